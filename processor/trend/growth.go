@@ -1,0 +1,106 @@
+package trend
+
+const (
+	robustPoints  = 6 // from here on the robust statistics are used
+	minimumWindow = 3
+	steadyZ       = 3.0
+)
+
+// Growth is how fast a series rises, per unit of x. What the points do not
+// settle is NaN.
+type Growth struct {
+	Points    int     // measured points
+	Hours     float64 // from first to last
+	Slope     float64
+	Low, High float64 // 95 % interval of the slope
+	Z         float64 // Mann–Kendall z, corrected for serial correlation; NaN below six points
+	Serial    float64 // lag-one autocorrelation that z was corrected by; NaN below six points
+	Robust    bool    // six points or more: rolling minimum and Theil–Sen, else least squares
+	Level     Levelling
+}
+
+// Measure returns the growth of a series; see Scratch.Measure.
+func Measure(x, y []float64, sigma float64) Growth {
+	var scratch Scratch
+	return scratch.Measure(x, y, sigma)
+}
+
+// Measure returns the growth of a series of quiet levels, x ascending. With
+// fewer than six points it is the least squares line and its t interval, since
+// each point is a minimum already. From six on it is the Theil–Sen slope of
+// the rolling minimum of three, with the Mann–Kendall z corrected for the
+// serial correlation that noise and the minimum leave behind. Only full
+// windows count, since the first two would make a straight rise begin flat (a
+// slope a third too low at six points); six points have too few of them for an
+// interval and are taken as they are. Sigma is the noise of one point in the
+// unit of y: values within it count as equal. All numbers are NaN where x does
+// not ascend.
+func (s *Scratch) Measure(x, y []float64, sigma float64) Growth {
+	x, y = s.points(x, y)
+	growth := Growth{Points: len(x), Hours: unknown(), Slope: unknown(), Low: unknown(), High: unknown(), Z: unknown(), Serial: unknown()}
+	growth.Level = Level(nil, nil)
+	if len(x) == 0 || !ascending(x) {
+		return growth
+	}
+	growth.Hours = known(x[len(x)-1] - x[0])
+	if len(x) < robustPoints {
+		line := LeastSquares(x, y)
+		growth.Slope, growth.Low, growth.High = line.Slope, line.Low, line.High
+		growth.Level = Level(x, y)
+		return growth
+	}
+	growth.Robust = true
+	if partial := minimumWindow - 1; len(y)-partial >= intervalPoints {
+		s.minima = RollingMinimum(s.minima[:0], y, minimumWindow)
+		x, y = x[partial:], s.minima[partial:]
+	}
+	growth.Slope, growth.Low, growth.High = s.TheilSen(x, y)
+	growth.Serial = Autocorrelation(x, y, growth.Slope)
+	growth.Z = s.MannKendall(y, sigma).Corrected(growth.Serial)
+	growth.Level = Level(x, y)
+	return growth
+}
+
+// SteadyResult is the outcome of Steady with the growth it was decided on.
+type SteadyResult struct {
+	Called  bool
+	Lacking Condition // the first condition that failed; Met when called
+	Growth  Growth
+}
+
+// Steady makes the slow call; see Scratch.Steady.
+func Steady(x, y []float64, sigma, floor, hours float64) SteadyResult {
+	var scratch Scratch
+	return scratch.Steady(x, y, sigma, floor, hours)
+}
+
+// Steady makes the slow call, for a series too noisy or too slow for Early. It
+// wants, in this order, x ascending; six points; the given hours from first to
+// last, rounded to the nearest ten minutes (CallHours, or 0 to waive them); a
+// lower bound of the slope above the floor, in y per x; a corrected
+// Mann–Kendall z of at least three, which nothing shorter than nine points
+// reaches; and growth that is not level at the end. Sigma, the noise of one
+// point in the unit of y, must not be negative.
+func (s *Scratch) Steady(x, y []float64, sigma, floor, hours float64) SteadyResult {
+	result := SteadyResult{Growth: s.Measure(x, y, sigma)}
+	x, _ = s.points(x, y)
+	growth := result.Growth
+	switch {
+	case !(sigma >= 0) || !finite(sigma) || !finite(floor) || !finite(hours):
+		result.Lacking = NoScale
+	case !ascending(x):
+		result.Lacking = Disorder
+	case growth.Points < robustPoints:
+		result.Lacking = FewPoints
+	case !enough(growth.Hours, hours):
+		result.Lacking = ShortSpan
+	case !(growth.Low > floor):
+		result.Lacking = LowSlope
+	case !(growth.Z >= steadyZ):
+		result.Lacking = WeakTrend
+	case !growth.Level.Rising():
+		result.Lacking = LevelsOff
+	}
+	result.Called = result.Lacking == Met
+	return result
+}
