@@ -1,0 +1,161 @@
+package event
+
+import (
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	json "github.com/go-json-experiment/json"
+)
+
+// The states of a finding.
+const (
+	Suspected = "suspected"
+	Confirmed = "confirmed"
+	Resolved  = "resolved"
+)
+
+// The severities of a finding, in rising order.
+const (
+	Info   = "info"
+	Ticket = "ticket"
+	Page   = "page"
+)
+
+// The three answers that counter-evidence can give.
+const (
+	RuledOut      = "ruled_out"
+	Present       = "present"
+	NotAssessable = "not_assessable"
+)
+
+// Finding is one transition of one incident: what was concluded about a subject, from what, and what speaks against it.
+type Finding struct {
+	Recording string    `json:"recording,omitempty"` // set by replay only
+	ID        string    `json:"id"`                  // unique per transition, the same when it is judged again
+	Incident  string    `json:"incident"`            // the same from suspected to resolved, across restarts of the process
+	Time      time.Time `json:"time"`
+	Subject   Subject   `json:"subject"`
+	Slot      string    `json:"slot,omitempty"`
+	Worker    *Worker   `json:"worker,omitempty"`
+
+	Labels     map[string]string `json:"labels,omitempty"`
+	Rule       string            `json:"rule"`
+	Class      string            `json:"class"`
+	State      string            `json:"state"`
+	Severity   string            `json:"severity"`
+	Confidence float64           `json:"confidence"` // 0..1
+	Summary    string            `json:"summary"`
+
+	Evidence        Measures          `json:"evidence,omitempty"`
+	CounterEvidence []CounterEvidence `json:"counter_evidence,omitempty"`
+	Symptoms        []Symptom         `json:"symptoms,omitempty"`
+
+	Growth       *Growth   `json:"growth,omitempty"`
+	PerRequest   *Measure  `json:"per_request,omitempty"`
+	PerAbort     *Measure  `json:"per_abort,omitempty"`
+	HoursToLimit *Interval `json:"hours_to_limit,omitempty"`
+
+	Onset         time.Time         `json:"onset,omitzero"`
+	Release       string            `json:"release,omitempty"`
+	ConfigHash    string            `json:"config_hash,omitempty"`
+	EngineVersion string            `json:"engine_version,omitempty"`
+	TorchVersion  string            `json:"torch_version,omitempty"`
+	AllocConf     string            `json:"alloc_conf,omitempty"`
+	Advice        []string          `json:"advice,omitempty"`
+	NotAssessable map[string]string `json:"not_assessable,omitempty"` // class → the sensor that is missing
+}
+
+// Subject is what a finding is about. Kind is worker, instance, gpu, host, source or partition.
+type Subject struct {
+	Kind string `json:"kind"`
+	Key  string `json:"key"`
+}
+
+// Growth is a slope per hour with its 95 % interval. Unit is that of the series (bytes, 1, ratio).
+type Growth struct {
+	Value float64 `json:"value"`
+	Low   float64 `json:"low"`
+	High  float64 `json:"high"`
+	Unit  string  `json:"unit"`
+}
+
+// Interval is a forecast in hours: never a single number.
+type Interval struct {
+	Low  float64 `json:"low"`
+	High float64 `json:"high"`
+}
+
+// Symptom is something seen beside the condition. LagSeconds counts from the onset of the finding to the symptom.
+type Symptom struct {
+	Name       string    `json:"name"`
+	Time       time.Time `json:"time"`
+	LagSeconds float64   `json:"lag_seconds"`
+	Text       string    `json:"text,omitempty"`
+}
+
+// CounterEvidence is one legitimate explanation and what became of it: ruled_out, present or not_assessable.
+type CounterEvidence struct {
+	Name  string `json:"name"`
+	State string `json:"state"`
+	Text  string `json:"text,omitempty"`
+}
+
+// Measure is a value with its unit.
+type Measure struct {
+	Name  string  `json:"-"`
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit,omitempty"`
+}
+
+// Measures is a list that keeps a rule's order and is an object in JSON: name → {value, unit}.
+type Measures []Measure
+
+// MarshalJSONTo writes the measures as one object, in their order.
+func (m Measures) MarshalJSONTo(enc *jsontext.Encoder) error {
+	if err := enc.WriteToken(jsontext.BeginObject); err != nil {
+		return err
+	}
+	for _, one := range m {
+		if err := enc.WriteToken(jsontext.String(one.Name)); err != nil {
+			return err
+		}
+		if err := json.MarshalEncode(enc, one); err != nil {
+			return err
+		}
+	}
+	return enc.WriteToken(jsontext.EndObject)
+}
+
+// UnmarshalJSONFrom reads the object form, in the order it was written.
+func (m *Measures) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	*m = nil
+	if _, err := dec.ReadToken(); err != nil {
+		return err
+	}
+	for dec.PeekKind() != jsontext.KindEndObject {
+		name, err := dec.ReadToken()
+		if err != nil {
+			return err
+		}
+		one := Measure{Name: name.String()}
+		if err := json.UnmarshalDecode(dec, &one); err != nil {
+			return err
+		}
+		*m = append(*m, one)
+	}
+	_, err := dec.ReadToken()
+	return err
+}
+
+// MarshalFinding returns the JSON form of a finding, one line without its end.
+func MarshalFinding(f *Finding) ([]byte, error) { return json.Marshal(f, options) }
+
+// UnmarshalFinding reads the JSON form of a finding.
+func UnmarshalFinding(line []byte) (*Finding, error) {
+	f := new(Finding)
+	if err := json.Unmarshal(line, f, options); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
