@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 )
 
 // Schema is the version of Batch that this program writes and reads.
@@ -28,34 +30,34 @@ func (e *Event) At() time.Time { return e.GetTime().AsTime() }
 
 // Body names the event's body as the JSON form does. It is empty when the event has none.
 func (e *Event) Body() string {
-	name, _ := e.body()
+	name, _, _ := e.body()
 	return name
 }
 
 // body also counts, so that Validate can say what is wrong.
-func (e *Event) body() (name string, bodies int) {
-	note := func(present bool, body string) {
+func (e *Event) body() (name string, message proto.Message, bodies int) {
+	note := func(present bool, body string, m proto.Message) {
 		if present {
-			name = body
+			name, message = body, m
 			bodies++
 		}
 	}
-	note(e.Gpu != nil, "gpu")
-	note(e.GpuProcess != nil, "gpu_process")
-	note(e.Allocator != nil, "allocator")
-	note(e.Engine != nil, "engine")
-	note(e.Process != nil, "process")
-	note(e.Machine != nil, "machine")
-	note(e.Xid != nil, "xid")
-	note(e.Oom != nil, "oom")
-	note(e.Lifecycle != nil, "lifecycle")
-	note(e.Snapshot != nil, "snapshot")
-	note(e.Config != nil, "config")
-	note(e.Mark != nil, "mark")
-	note(e.Log != nil, "log")
-	note(e.Source != nil, "source")
-	note(e.OtherBody != nil, e.GetOtherBody().GetName())
-	return name, bodies
+	note(e.Gpu != nil, "gpu", e.Gpu)
+	note(e.GpuProcess != nil, "gpu_process", e.GpuProcess)
+	note(e.Allocator != nil, "allocator", e.Allocator)
+	note(e.Engine != nil, "engine", e.Engine)
+	note(e.Process != nil, "process", e.Process)
+	note(e.Machine != nil, "machine", e.Machine)
+	note(e.Xid != nil, "xid", e.Xid)
+	note(e.Oom != nil, "oom", e.Oom)
+	note(e.Lifecycle != nil, "lifecycle", e.Lifecycle)
+	note(e.Snapshot != nil, "snapshot", e.Snapshot)
+	note(e.Config != nil, "config", e.Config)
+	note(e.Mark != nil, "mark", e.Mark)
+	note(e.Log != nil, "log", e.Log)
+	note(e.Source != nil, "source", e.Source)
+	note(e.OtherBody != nil, e.GetOtherBody().GetName(), e.OtherBody)
+	return name, message, bodies
 }
 
 // Lane returns the lane an event travels in.
@@ -74,12 +76,15 @@ func Validate(e *Event) error {
 	if err := e.Time.CheckValid(); err != nil || e.Time.Seconds <= 0 {
 		return fmt.Errorf("field time: %s is out of range", e.At().Format(time.RFC3339))
 	}
-	name, bodies := e.body()
+	name, message, bodies := e.body()
 	if bodies != 1 {
 		if bodies == 0 {
 			return errors.New("no body: an event has exactly one, such as gpu, allocator or engine")
 		}
 		return fmt.Errorf("%d bodies: an event has exactly one", bodies)
+	}
+	if proto.Size(message) == 0 {
+		return fmt.Errorf("body %s: is empty; leave out what was not read", name)
 	}
 	if e.Host != nil {
 		if err := ValidateHost(e.Host); err != nil {

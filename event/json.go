@@ -44,9 +44,9 @@ var options = json.JoinOptions(
 
 // line is an event as it stands in a recording: the fields side by side, bodies of other versions kept as they came.
 type line struct {
-	*Event  `json:",inline"`
+	*Event  `json:",embed"`
 	Shadow  jsontext.Value `json:"other_body,omitzero"` // hides the wire's carrier of unknown bodies
-	Unknown jsontext.Value `json:",unknown"`
+	Unknown jsontext.Value `json:",embed"`
 }
 
 // MarshalEvent returns the JSON form of an event, one line without its end.

@@ -75,7 +75,7 @@ func TestReaderNamesTheLine(t *testing.T) {
 		{"no time", good + good + `{"host":{"cluster":"lab","name":"a"},"gpu":{"uuid":"x"}}`, "r:3: field time: missing"},
 		{"no host", `{"time":"2026-11-01T00:00:00Z","gpu":{"uuid":"x"}}`, "r:1: field host: missing"},
 		{"no body", head[:len(head)-1] + "}", "r:1: no body"},
-		{"two bodies", head + `"gpu":{"uuid":"x"},"machine":{}}`, "r:1: 2 bodies"},
+		{"two bodies", head + `"gpu":{"uuid":"x"},"machine":{"fds":1}}`, "r:1: 2 bodies"},
 		{"dotted host", `{"time":"2026-11-01T00:00:00Z","host":{"cluster":"lab","name":"a.b"},"gpu":{"uuid":"x"}}`, `r:1: field host.name: "a.b"`},
 		{"negative bytes", head + `"gpu":{"uuid":"x","used_bytes":-1}}`, "r:1: field gpu.used_bytes:"},
 		{"half a byte", head + `"gpu":{"uuid":"x","used_bytes":1.5}}`, "r:1: field gpu.used_bytes:"},
