@@ -1,0 +1,113 @@
+package collector_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lowtide/collector"
+	"lowtide/event"
+	"lowtide/processor/broker"
+)
+
+// The command itself, from a recording that began an hour ago to the stream of a real broker.
+func TestCollectPlaysARecordingIntoTheStream(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	server, err := broker.Start(ctx, broker.Options{StoreDir: t.TempDir(), Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	conn, err := server.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := broker.Ensure(ctx, js, broker.Limits{EventBytes: 64 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	arrived := make(chan *nats.Msg, 64)
+	subscription, err := conn.ChanSubscribe("lowtide.event.>", arrived)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer subscription.Unsubscribe()
+	command := &collector.Command{NATS: server.ClientURL(), Cluster: "lab", Host: "agent", Interval: time.Second, Speed: 1, Shift: time.Hour,
+		Recording: []string{"recording/testdata/leak_first_100_minutes.ndjson.gz"}, Log: slog.New(slog.DiscardHandler)}
+	running, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- command.Run(running) }()
+	samples, status := 0, ""
+	for samples < 295 || status == "" {
+		select {
+		case m := <-arrived:
+			b, _, err := event.DecodeBatch("", m.Data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range b.Events {
+				switch {
+				case e.Source != nil:
+					status = event.HostKey(e.Host) + " " + e.Source.Name + " " + e.Source.Status
+				case event.HostKey(e.Host) == "lab/h200-a":
+					samples++
+				}
+			}
+		case err := <-done:
+			t.Fatalf("collect ended by itself: %v", err)
+		case <-ctx.Done():
+			t.Fatalf("%d samples and status %q arrived", samples, status)
+		}
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	// Ticks lag a little behind the minute: 59 or 60 of them lie within the hour.
+	if samples > 305 || status != "lab/agent recording-leak_first_100_minutes ok" {
+		t.Errorf("%d samples, status %q", samples, status)
+	}
+}
+
+func TestCollectRefusesWhatCannotWork(t *testing.T) {
+	corrupt := filepath.Join(t.TempDir(), "corrupt.ndjson")
+	if err := os.WriteFile(corrupt, []byte("{\"time\":1}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	whole := collector.Command{NATS: "nats://127.0.0.1:1", Cluster: "lab", Host: "h", Interval: time.Second, Speed: 1, Log: slog.New(slog.DiscardHandler)}
+	for name, c := range map[string]struct {
+		change func(*collector.Command)
+		want   string
+		hint   bool
+	}{
+		"host":      {func(c *collector.Command) { c.Host = "a.b" }, `"a.b"`, true},
+		"pattern":   {func(c *collector.Command) { c.Match = "(" }, "--match", true},
+		"speed":     {func(c *collector.Command) { c.Speed = 0 }, "--speed 0", true},
+		"recording": {func(c *collector.Command) { c.Recording = []string{corrupt} }, "corrupt.ndjson:1", false},
+		"file":      {func(c *collector.Command) { c.Recording = []string{corrupt + "x"} }, "corrupt.ndjsonx", false},
+	} {
+		command := whole
+		c.change(&command)
+		err := command.Run(t.Context())
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v does not name %s", name, err, c.want)
+		}
+		var hinted interface{ Hint() string }
+		if c.hint && !errors.As(err, &hinted) {
+			t.Errorf("%s: no hint", name)
+		}
+	}
+}

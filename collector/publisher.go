@@ -1,0 +1,391 @@
+package collector
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"lowtide/collector/status"
+	"lowtide/event"
+)
+
+// Bounds of one message. NATS refuses more than 1 MiB by default.
+const (
+	maxMessageEvents = 1000
+	maxMessageBytes  = 512 << 10
+)
+
+// publisherSource is the name under which the publisher reports what it had to drop.
+const publisherSource = "publisher"
+
+// Stream is the part of jetstream.JetStream that the publisher uses. A nil error means that the message is stored.
+type Stream interface {
+	PublishMsg(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error)
+}
+
+// PublisherOptions bound what is kept while the broker is away and how often it is tried again.
+type PublisherOptions struct {
+	MaxBytes   int           // of samples that wait; 64 MiB when zero. Urgent events have a quarter of it for themselves
+	AckTimeout time.Duration // for one PubAck; 5 s when zero
+	RetryMin   time.Duration // pause after the first failure, doubled up to RetryMax; 100 ms when zero
+	RetryMax   time.Duration // 2 s when zero
+	Log        *slog.Logger  // nil discards
+}
+
+// Stats count messages since the publisher started.
+type Stats struct {
+	Sent, Duplicates, Dropped uint64
+	PendingMessages           int
+	PendingBytes              int
+	Away                      bool // the last attempt failed
+}
+
+// Publisher sends what the sources saw, grouped by host, source and lane: each lane first-in-first-out, one message in flight,
+// the urgent lane never behind samples. A message counts as sent only on its PubAck; until then the same bytes are published
+// again under the same Nats-Msg-Id. What does not fit into memory while the broker is away is dropped oldest first, counted,
+// and reported by a `source` event named "publisher" with status `lost`.
+type Publisher struct {
+	stream   Stream
+	o        PublisherOptions
+	producer string
+	cancel   context.CancelFunc
+	lanes    sync.WaitGroup
+
+	mu        sync.Mutex
+	samples   backlog
+	urgent    backlog
+	sequences map[string]uint64 // by host and lane
+	lost      map[string]*loss  // by host, not yet reported
+	stats     Stats
+	closing   bool
+	idle      chan struct{} // closed when a closing publisher has nothing left
+}
+
+// backlog is one lane. The head may be in flight and is then not dropped.
+type backlog struct {
+	name     string
+	queue    []*message
+	bytes    int
+	limit    int
+	inFlight bool
+	wake     chan struct{}
+}
+
+type message struct {
+	host *event.Host
+	msg  *nats.Msg
+}
+
+type loss struct {
+	host     *event.Host
+	messages uint64
+}
+
+// NewPublisher starts the two lanes. Close ends them.
+func NewPublisher(stream Stream, o PublisherOptions) *Publisher {
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = 64 << 20
+	}
+	if o.AckTimeout <= 0 {
+		o.AckTimeout = 5 * time.Second
+	}
+	if o.RetryMin <= 0 {
+		o.RetryMin = 100 * time.Millisecond
+	}
+	if o.RetryMax <= 0 {
+		o.RetryMax = max(2*time.Second, o.RetryMin)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	// Drawn anew at each start: a reused id would be dropped by the server as a duplicate, silently.
+	var draw [8]byte
+	rand.Read(draw[:]) // never fails, by its contract
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &Publisher{
+		stream: stream, o: o, producer: hex.EncodeToString(draw[:]), cancel: cancel,
+		samples:   backlog{name: event.LaneSamples, limit: o.MaxBytes, wake: make(chan struct{}, 1)},
+		urgent:    backlog{name: event.LaneUrgent, limit: o.MaxBytes / 4, wake: make(chan struct{}, 1)},
+		sequences: make(map[string]uint64), lost: make(map[string]*loss), idle: make(chan struct{}),
+	}
+	p.lanes.Go(func() { p.run(ctx, &p.samples) })
+	p.lanes.Go(func() { p.run(ctx, &p.urgent) })
+	return p
+}
+
+// Producer returns the token drawn at the start, a part of every message id.
+func (p *Publisher) Producer() string { return p.producer }
+
+// Publish encodes the events and queues them. It does not wait for the broker; the error says which events could not be encoded
+// or that the publisher is closed.
+func (p *Publisher) Publish(source string, events []*event.Event) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing {
+		return errors.New("publish events: the publisher is closed")
+	}
+	var faults []error
+	for _, group := range groups(events) {
+		for _, part := range parts(group.events) {
+			if err := p.enqueue(source, group.host, group.lane, part); err != nil {
+				faults = append(faults, err)
+			}
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// Ready says whether at least half of the room for samples is free: a source that plays the past waits for it.
+func (p *Publisher) Ready() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.samples.bytes < p.samples.limit/2
+}
+
+// Stats returns the counts so far.
+func (p *Publisher) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.stats
+	s.PendingMessages = len(p.samples.queue) + len(p.urgent.queue)
+	s.PendingBytes = p.samples.bytes + p.urgent.bytes
+	return s
+}
+
+// Close sends what is queued, as long as the context lasts, and ends the lanes. The error says how many messages were left.
+func (p *Publisher) Close(ctx context.Context) error {
+	p.mu.Lock()
+	if !p.closing {
+		p.closing = true
+		p.noteIdle()
+	}
+	p.mu.Unlock()
+	select {
+	case <-p.idle:
+	case <-ctx.Done():
+	}
+	p.cancel()
+	p.lanes.Wait()
+	if s := p.Stats(); s.PendingMessages > 0 {
+		return fmt.Errorf("close publisher: %d messages were not acknowledged: %w", s.PendingMessages, context.Cause(ctx))
+	}
+	return nil
+}
+
+// noteIdle tells Close that both lanes are empty. The caller holds the lock.
+func (p *Publisher) noteIdle() {
+	if !p.closing || len(p.samples.queue)+len(p.urgent.queue) > 0 {
+		return
+	}
+	select {
+	case <-p.idle:
+	default:
+		close(p.idle)
+	}
+}
+
+func (p *Publisher) enqueue(source string, host *event.Host, lane string, events []*event.Event) error {
+	key := event.HostKey(host) // the cluster too: a recording may hold two hosts of one name
+	next := p.sequences[key+"/"+lane] + 1
+	bytes, err := event.EncodeBatch(&event.Batch{Schema: event.Schema, Host: host, Source: event.Token(source), Producer: p.producer, Lane: lane,
+		Sequence: next, Events: events})
+	if err != nil {
+		return fmt.Errorf("encode %d events of %s: %w", len(events), source, err)
+	}
+	p.sequences[key+"/"+lane] = next
+	msg := nats.NewMsg(event.SubjectFor(host.Cluster, host.Name, event.Token(source)))
+	msg.Header.Set(nats.MsgIdHdr, event.MessageID(key, p.producer, lane, next))
+	msg.Data = bytes
+	b := &p.samples
+	if lane == event.LaneUrgent {
+		b = &p.urgent
+	}
+	b.queue = append(b.queue, &message{host: host, msg: msg})
+	b.bytes += len(bytes)
+	p.trim(b)
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// trim drops the oldest messages until the lane is within its limit. The newest stays, and the one in flight.
+func (p *Publisher) trim(b *backlog) {
+	first := 0
+	if b.inFlight {
+		first = 1
+	}
+	dropped := 0
+	for b.bytes > b.limit && first+dropped < len(b.queue)-1 {
+		b.bytes -= len(b.queue[first+dropped].msg.Data)
+		p.drop(b.queue[first+dropped])
+		dropped++
+	}
+	if dropped > 0 {
+		b.queue = append(b.queue[:first], b.queue[first+dropped:]...)
+	}
+}
+
+// drop counts a message that is given up and says so once per outage.
+func (p *Publisher) drop(m *message) {
+	if len(p.lost) == 0 {
+		p.o.Log.Warn("messages are dropped", "total_before", p.stats.Dropped, "hint", "the broker is away and the backlog is full")
+	}
+	p.stats.Dropped++
+	key := event.HostKey(m.host)
+	if p.lost[key] == nil {
+		p.lost[key] = &loss{host: m.host}
+	}
+	p.lost[key].messages++
+}
+
+// run sends one lane until the context ends.
+func (p *Publisher) run(ctx context.Context, b *backlog) {
+	pause := p.o.RetryMin
+	for {
+		m := p.head(b)
+		if m == nil {
+			select {
+			case <-ctx.Done():
+				return
+			case <-b.wake:
+				continue
+			}
+		}
+		limited, cancel := context.WithTimeout(ctx, p.o.AckTimeout)
+		ack, err := p.stream.PublishMsg(limited, m.msg)
+		cancel()
+		if err == nil || errors.Is(err, nats.ErrMaxPayload) {
+			p.done(b, m, ack, err)
+			pause = p.o.RetryMin
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		p.failed(err)
+		wait := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return
+		case <-wait.C:
+		}
+		pause = min(2*pause, p.o.RetryMax)
+	}
+}
+
+func (p *Publisher) head(b *backlog) *message {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if b.inFlight = len(b.queue) > 0; !b.inFlight {
+		return nil
+	}
+	return b.queue[0]
+}
+
+// done takes the head out: acknowledged, or too large for this broker whatever is tried.
+func (p *Publisher) done(b *backlog, m *message, ack *jetstream.PubAck, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b.queue[0] = nil
+	b.queue = b.queue[1:]
+	b.bytes -= len(m.msg.Data)
+	b.inFlight = false
+	if err != nil {
+		p.o.Log.Error("message is larger than the broker takes", "bytes", len(m.msg.Data), "subject", m.msg.Subject, "hint", "raise max_payload")
+		p.drop(m)
+	} else {
+		p.stats.Sent++
+		if ack != nil && ack.Duplicate {
+			p.stats.Duplicates++
+		}
+		if p.stats.Away {
+			p.stats.Away = false
+			p.o.Log.Info("broker is back", "pending", len(p.samples.queue)+len(p.urgent.queue), "dropped", p.stats.Dropped)
+		}
+		p.report()
+	}
+	p.noteIdle()
+}
+
+// report queues a `source` event for every host that lost messages, once there is room: a report into a full backlog would cost
+// another message. The broker is there, or it would not be called.
+func (p *Publisher) report() {
+	if p.samples.bytes > p.samples.limit/2 {
+		return
+	}
+	for key, l := range p.lost {
+		delete(p.lost, key)
+		e := &event.Event{Time: timestamppb.Now(), Host: l.host, Source: &event.SourceStatus{Name: publisherSource, Status: status.Lost,
+			Error: fmt.Sprintf("%d messages dropped: the broker was away and the backlog full, or they were too large", l.messages)}}
+		if err := p.enqueue(publisherSource, l.host, event.LaneSamples, []*event.Event{e}); err != nil {
+			p.o.Log.Error("loss is not reported", "host", key, "error", err)
+		}
+	}
+}
+
+func (p *Publisher) failed(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.stats.Away {
+		p.stats.Away = true
+		p.o.Log.Warn("broker does not acknowledge; keeping events in memory and trying again", "error", err)
+	}
+}
+
+// group is what one source saw on one host, for one lane, in order.
+type group struct {
+	host   *event.Host
+	lane   string
+	events []*event.Event
+}
+
+// groups splits by host, boot and lane, urgent first, else in the order of first sight.
+func groups(events []*event.Event) []*group {
+	type key struct{ cluster, name, boot, lane string }
+	found := make(map[key]*group)
+	var urgent, samples []*group
+	for _, e := range events {
+		k := key{e.GetHost().GetCluster(), e.GetHost().GetName(), e.GetHost().GetBootId(), event.Lane(e)}
+		g := found[k]
+		if g == nil {
+			g = &group{host: e.Host, lane: k.lane}
+			found[k] = g
+			if k.lane == event.LaneUrgent {
+				urgent = append(urgent, g)
+			} else {
+				samples = append(samples, g)
+			}
+		}
+		g.events = append(g.events, e)
+	}
+	return append(urgent, samples...)
+}
+
+// parts cuts a group where a message would grow too large. One event is never cut.
+func parts(events []*event.Event) [][]*event.Event {
+	var out [][]*event.Event
+	start, bytes := 0, 0
+	for i, e := range events {
+		size := proto.Size(e) + 8
+		if i > start && (i-start >= maxMessageEvents || bytes+size > maxMessageBytes) {
+			out = append(out, events[start:i])
+			start, bytes = i, 0
+		}
+		bytes += size
+	}
+	return append(out, events[start:])
+}

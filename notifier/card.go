@@ -1,0 +1,253 @@
+// Package notifier owns telling people: it turns the findings of an incident into one card, keeps one message per incident up to
+// date, and remembers in an outbox what was told where. It refuses to decide severity, to judge, and to claim a cause: a card
+// says what was seen together, with its lag, and what speaks against the verdict.
+package notifier
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"lowtide/event"
+)
+
+// Card is what a person is told about one incident. It holds plain text; a Sender adds the escaping and layout of its medium.
+type Card struct {
+	Incident string
+	Class    string
+	State    string // suspected, confirmed or resolved
+	Severity string // info, ticket or page
+
+	Title    string // verdict and confidence
+	Summary  string
+	Where    []Line // worker, model, release, host, pid: only what is known
+	Evidence []Line
+	Together []string // symptoms with their lag; seen beside the condition, not shown to follow from it
+	Against  []Line   // name of the legitimate explanation → what became of it
+	Forecast string   // empty when no limit is known
+	Blind    []Line   // class that could not be assessed → the sensor that is missing
+	Advice   []string
+	Next     []string // commands to run next
+
+	FirstSeen time.Time // event time of the first finding
+	Changed   time.Time // event time of the latest finding
+}
+
+// Line is a name and its value, both for people.
+type Line struct{ Name, Value string }
+
+// History is what is known of an incident so far. Case is the latest finding that is not resolved: a resolution often comes
+// without the evidence, and the card should still say what it was that ended.
+type History struct {
+	First, Case, Latest *event.Finding
+}
+
+// Add returns the history with one more finding. The same finding again, or one older than the latest, changes nothing, so that
+// redelivery is harmless.
+func (h History) Add(f *event.Finding) History {
+	if h.Latest != nil && (h.Latest.ID == f.ID || f.Time.Before(h.Latest.Time)) {
+		return h
+	}
+	if h.First == nil {
+		h.First = f
+	}
+	if f.State != event.Resolved {
+		h.Case = f
+	}
+	h.Latest = f
+	return h
+}
+
+// Build returns the card of an incident. The history needs at least one finding. The same history gives the same card.
+func Build(h History) Card {
+	latest, evidence := h.Latest, h.Latest
+	if h.Case != nil && latest.State == event.Resolved && len(latest.Evidence) == 0 {
+		evidence = h.Case
+	}
+	c := Card{
+		Incident: latest.Incident, Class: latest.Class, State: latest.State, Severity: latest.Severity,
+		Title:     title(latest),
+		Summary:   latest.Summary,
+		Where:     where(latest),
+		Evidence:  measures(evidence),
+		Together:  together(evidence.Symptoms),
+		Against:   against(evidence.CounterEvidence),
+		Advice:    latest.Advice,
+		FirstSeen: h.First.Time, Changed: latest.Time,
+	}
+	if latest.State != event.Resolved {
+		c.Forecast = forecast(latest.HoursToLimit)
+	}
+	for _, class := range slices.Sorted(maps.Keys(latest.NotAssessable)) {
+		c.Blind = append(c.Blind, Line{class, "needs " + latest.NotAssessable[class]})
+	}
+	c.Next = []string{fmt.Sprintf(`lowtide sql "SELECT time, state, severity, confidence, summary FROM findings WHERE incident = '%s' ORDER BY time"`,
+		quote(latest.Incident))}
+	return c
+}
+
+// title is the verdict in one line: "retention confirmed · confidence 87 % · page".
+func title(f *event.Finding) string {
+	return fmt.Sprintf("%s %s · confidence %.0f %% · %s", f.Class, f.State, f.Confidence*100, f.Severity)
+}
+
+func where(f *event.Finding) []Line {
+	var lines []Line
+	add := func(name, value string) {
+		if value != "" {
+			lines = append(lines, Line{name, value})
+		}
+	}
+	subject := f.Slot
+	if subject == "" {
+		subject = f.Subject.Key
+	}
+	name := f.Subject.Kind
+	if name == "" {
+		name = "subject"
+	}
+	add(name, subject)
+	release := f.Release
+	if w := f.Worker; w != nil {
+		add("model", w.Model)
+		if release == "" {
+			release = w.Release
+		}
+		add("release", release)
+		add("host", hostOf(f))
+		if w.Pid != 0 {
+			add("pid", strconv.FormatInt(w.Pid, 10))
+		}
+		add("role", w.Role)
+		if w.Rank != nil {
+			add("rank", strconv.FormatInt(*w.Rank, 10))
+		}
+		add("engine", strings.TrimSpace(w.Engine+" "+f.EngineVersion))
+		add("gpu", strings.Join(w.GpuUuids, ", "))
+	} else {
+		add("release", release)
+		add("host", hostOf(f))
+		add("engine", f.EngineVersion)
+	}
+	add("torch", f.TorchVersion)
+	add("alloc conf", f.AllocConf)
+	return lines
+}
+
+// hostOf reads the host from the labels, or from a key, all of which begin with cluster/host.
+func hostOf(f *event.Finding) string {
+	if host := f.Labels["host"]; host != "" {
+		return host
+	}
+	for _, key := range []string{f.Slot, f.Subject.Key} {
+		if parts := strings.Split(key, "/"); len(parts) >= 2 {
+			return parts[1]
+		}
+	}
+	return ""
+}
+
+func measures(f *event.Finding) []Line {
+	var lines []Line
+	if g := f.Growth; g != nil {
+		unit := g.Unit + "/h"
+		lines = append(lines, Line{"growth", fmt.Sprintf("%s (95 %%: %s to %s)",
+			event.FormatQuantity(g.Value, unit), event.FormatQuantity(g.Low, unit), event.FormatQuantity(g.High, unit))})
+	}
+	for _, m := range f.Evidence {
+		lines = append(lines, Line{m.Name, event.FormatQuantity(m.Value, m.Unit)})
+	}
+	if m := f.PerRequest; m != nil {
+		lines = append(lines, Line{"per request", event.FormatQuantity(m.Value, m.Unit)})
+	}
+	if m := f.PerAbort; m != nil {
+		lines = append(lines, Line{"per abort", event.FormatQuantity(m.Value, m.Unit)})
+	}
+	if !f.Onset.IsZero() {
+		lines = append(lines, Line{"onset", clock(f.Onset)})
+	}
+	return lines
+}
+
+func together(symptoms []event.Symptom) []string {
+	var lines []string
+	for _, s := range symptoms {
+		line := s.Name + " at " + clock(s.Time) + ", " + lag(s.LagSeconds)
+		if s.Text != "" {
+			line += ": " + s.Text
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// lag says when a symptom came, counted from the onset of the finding.
+func lag(seconds float64) string {
+	d := time.Duration(math.Abs(seconds) * float64(time.Second)).Round(time.Second)
+	switch {
+	case d == 0:
+		return "at the onset"
+	case seconds < 0:
+		return duration(d) + " before the onset"
+	}
+	return duration(d) + " after the onset"
+}
+
+func duration(d time.Duration) string {
+	switch {
+	case d >= time.Hour:
+		return fmt.Sprintf("%d h %02d min", int(d.Hours()), int(d.Minutes())%60)
+	case d >= time.Minute:
+		return fmt.Sprintf("%d min %02d s", int(d.Minutes()), int(d.Seconds())%60)
+	}
+	return fmt.Sprintf("%d s", int(d.Seconds()))
+}
+
+func against(list []event.CounterEvidence) []Line {
+	var lines []Line
+	for _, one := range list {
+		value := strings.ReplaceAll(one.State, "_", " ")
+		if one.Text != "" {
+			value += ": " + one.Text
+		}
+		lines = append(lines, Line{one.Name, value})
+	}
+	return lines
+}
+
+// forecast is an interval and says that it is one: a risk indicator never promises an hour.
+func forecast(i *event.Interval) string {
+	if i == nil || math.IsNaN(i.Low) || math.IsNaN(i.High) {
+		return ""
+	}
+	if math.IsInf(i.High, 1) {
+		return fmt.Sprintf("limit reached in %s or later, if growth goes on as it did", event.FormatQuantity(i.Low, "hours"))
+	}
+	return fmt.Sprintf("limit reached in %s to %s, if growth goes on as it did",
+		event.FormatQuantity(i.Low, "hours"), event.FormatQuantity(i.High, "hours"))
+}
+
+func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// quote makes text safe inside a SQL string that stands inside a double-quoted shell word. What neither needs is left out.
+func quote(text string) string {
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune("'\"\\`$!", r) || r < ' ' {
+			return '_'
+		}
+		return r
+	}, text)
+}
+
+// Digest is the same for two cards that read the same but for the time of their latest finding.
+func (c Card) Digest() string {
+	c.Changed = time.Time{}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%#v", c))
+	return hex.EncodeToString(sum[:12])
+}

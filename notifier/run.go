@@ -1,0 +1,162 @@
+package notifier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lowtide/event"
+)
+
+// Consumer is the durable consumer of the findings stream.
+const Consumer = "notify"
+
+// Options configure Run.
+type Options struct {
+	Senders []Sender // nil: Slack when there is a token, else the terminal
+
+	SlackToken     string // never logged; from LOWTIDE_SLACK_TOKEN
+	SlackTokenFile string // read when SlackToken is empty; mode 0600
+	SlackChannel   string // channel ID
+	SlackURL       string // of the API; empty for Slack's own
+	Out            io.Writer
+
+	Log      *slog.Logger
+	Interval time.Duration // least time between two calls to one Sender; 1 s when zero, Slack's limit per channel
+	Backoff  time.Duration // first wait after a failed call, doubled up to 15 s; 1 s when zero
+	Timeout  time.Duration // of one call to a Sender or the broker; 10 s when zero
+	Now      func() time.Time
+}
+
+func (o *Options) complete() error {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Out == nil {
+		o.Out = io.Discard
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	for _, one := range []struct {
+		value   *time.Duration
+		instead time.Duration
+	}{{&o.Interval, time.Second}, {&o.Backoff, time.Second}, {&o.Timeout, 10 * time.Second}} {
+		if *one.value <= 0 {
+			*one.value = one.instead
+		}
+	}
+	if len(o.Senders) > 0 {
+		return nil
+	}
+	token := o.SlackToken
+	if token == "" && o.SlackTokenFile != "" {
+		var err error
+		if token, err = ReadToken(o.SlackTokenFile); err != nil {
+			return err
+		}
+	}
+	if token == "" {
+		o.Senders = []Sender{NewTerminal(o.Out)}
+		return nil
+	}
+	sender, err := NewSlack(SlackOptions{Token: token, Channel: o.SlackChannel, URL: o.SlackURL})
+	if err != nil {
+		return err
+	}
+	o.Senders = []Sender{sender}
+	return nil
+}
+
+// Run tells people about the findings of LOWTIDE_FINDINGS until the context ends, and then returns nil. A finding is written to
+// the outbox before it is acknowledged, so that nothing is lost while a medium is away or across a restart; findings that arrive
+// faster than a medium takes them become one update. A call that is under way when the context ends is finished and noted.
+func Run(ctx context.Context, js jetstream.JetStream, o Options) error {
+	if err := o.complete(); err != nil {
+		return fmt.Errorf("start notifier: %w", err)
+	}
+	setup, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	kv, err := js.KeyValue(setup, Bucket)
+	if err != nil {
+		return fmt.Errorf("start notifier: open bucket %s: %w", Bucket, err)
+	}
+	consumer, err := js.CreateOrUpdateConsumer(setup, event.StreamFindings, jetstream.ConsumerConfig{
+		Durable:       Consumer,
+		AckPolicy:     jetstream.AckExplicitPolicy,
+		FilterSubject: "lowtide.finding.>",
+		AckWait:       30 * time.Second,
+		MaxDeliver:    -1,
+		MaxAckPending: 256,
+	})
+	if err != nil {
+		return fmt.Errorf("start notifier: open consumer %s of %s: %w", Consumer, event.StreamFindings, err)
+	}
+	d := newDesk(o, outbox{kv})
+	if err := d.resume(setup); err != nil {
+		return fmt.Errorf("start notifier: %w", err)
+	}
+
+	messages := make(chan jetstream.Msg)
+	feed, err := consumer.Consume(func(m jetstream.Msg) {
+		select {
+		case messages <- m:
+		case <-ctx.Done(): // unacknowledged, so it comes again
+		}
+	}, jetstream.PullMaxMessages(64), jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
+		if ctx.Err() == nil {
+			o.Log.Warn("read findings", "error", err)
+		}
+	}))
+	if err != nil {
+		return fmt.Errorf("start notifier: read findings: %w", err)
+	}
+	defer func() {
+		feed.Stop()
+		<-feed.Closed()
+	}()
+
+	for {
+		timer := time.NewTimer(d.deliver(ctx))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case m := <-messages:
+			d.take(ctx, m)
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// take folds one message into the outbox and acknowledges it.
+func (d *desk) take(ctx context.Context, m jetstream.Msg) {
+	f, err := event.UnmarshalFinding(m.Data())
+	if err == nil && (f.Incident == "" || f.ID == "") {
+		err = errors.New("it has no id or no incident")
+	}
+	if err != nil {
+		d.o.Log.Error("skip a finding that cannot be read", "subject", m.Subject(), "error", err)
+		d.answered(m.TermWithReason("cannot be read"))
+		return
+	}
+	if err := d.fold(ctx, f); err != nil {
+		d.o.Log.Warn("keep a finding for later", "incident", f.Incident, "error", err)
+		d.answered(m.NakWithDelay(d.o.Backoff))
+		return
+	}
+	d.answered(m.Ack())
+}
+
+// answered logs an acknowledgement that could not be sent; the message comes again, which is harmless.
+func (d *desk) answered(err error) {
+	if err != nil {
+		d.o.Log.Warn("answer the findings stream", "error", err)
+	}
+}
