@@ -1,0 +1,167 @@
+package worker
+
+import (
+	"math"
+	"time"
+
+	"lowtide/rules/variable"
+)
+
+// residues are what should be empty when nothing runs: the lower of the last two quiet points. They need no warm-up.
+func (w *Worker) residues([]*point) {
+	n := len(w.quiet.points)
+	if n < 2 {
+		return
+	}
+	a, b := &w.quiet.points[n-2], &w.quiet.points[n-1]
+	w.set("kv.quiet", math.Min(a.low[kv], b.low[kv]))
+	w.set("awaiting.quiet", math.Min(a.low[awaiting], b.low[awaiting]))
+}
+
+// movers are the six legitimate growers, between the first and the newest comparable point; a sensor that does not say leaves
+// its mover unknown.
+func (w *Worker) movers(points []*point) {
+	if len(points) < 2 {
+		return
+	}
+	first, last := points[0], points[len(points)-1]
+	moved := func(name string, a, b, tolerance float64) {
+		if !math.IsNaN(a) && !math.IsNaN(b) {
+			w.flag(name, math.Abs(b-a) > tolerance)
+		}
+	}
+	moved("graphs.moved", first.privatePool, last.privatePool, floors[live])
+	moved("adapters.moved", first.adapters, last.adapters, 0)
+	moved("compiles.moved", first.compiles, last.compiles, 0)
+	moved("prompts.moved", first.promptP95, last.promptP95, 0.2*first.promptP95)
+	moved("kv.moved", first.low[kv], last.low[kv], floors[kv])
+	w.flag("pools.moved", w.calls[cached].growth.Low > levelFloor(cached))
+}
+
+func (w *Worker) loadFeatures(at time.Time) {
+	e := w.now.engine
+	if e == nil {
+		return
+	}
+	l := &w.load
+	if e.Running != nil {
+		w.set("running.now", float64(*e.Running))
+	}
+	if e.Waiting != nil {
+		w.set("waiting.now", float64(*e.Waiting))
+	}
+	if e.KvUsage != nil {
+		w.set("kv.busy", *e.KvUsage-e.GetKvEvictable())
+		if part, ok := l.share(func(s loadSample) bool { return s.full }); ok {
+			w.flag("kv.full", part >= 0.5)
+		}
+	}
+	if part, ok := l.share(func(s loadSample) bool { return s.queue }); ok {
+		w.flag("queue.held", part >= 0.5)
+	}
+	if n := len(l.recent); n > 0 && !math.IsNaN(l.recent[n-1].preemptions) {
+		w.set("preemptions.hour", max(0, l.recent[n-1].preemptions-l.recent[0].preemptions))
+	}
+	if e.TtftP95Seconds != nil {
+		w.flag("symptom.latency", !l.slowAt.IsZero() && at.Sub(l.slowAt) < symptomWindow)
+	}
+	w.set("progress.seconds", at.Sub(l.movedAt).Seconds())
+}
+
+func (w *Worker) oomFeatures(at time.Time) {
+	if w.ooms.total == nil && len(w.ooms.times) == 0 {
+		return // nothing that would report an OOM has been heard yet
+	}
+	n := w.ooms.within(at, symptomWindow)
+	w.set("oom.count", float64(n))
+	w.flag("symptom.oom", n > 0)
+	if len(w.ooms.times) > 0 {
+		w.flag("grew.before_oom", w.ooms.grew)
+	}
+	o := w.ooms.last
+	if o == nil {
+		return
+	}
+	if o.Kind != "" {
+		w.sample.SetString(variable.Must("oom.kind"), o.Kind)
+	}
+	for _, f := range []struct {
+		name  string
+		value *uint64
+	}{
+		{"requested_bytes", o.RequestedBytes}, {"free_bytes", o.FreeBytes}, {"limit_bytes", o.LimitBytes}, {"allocated_bytes", o.AllocatedBytes},
+		{"reserved_unallocated_bytes", o.ReservedUnallocatedBytes}, {"private_pool_free_bytes", o.PrivatePoolFreeBytes}, {"other_processes_bytes", o.OtherProcessesBytes},
+	} {
+		w.set("oom."+f.name, number(f.value)) // NaN is unknown
+	}
+}
+
+// noteGrowth remembers, at an OOM, whether memory had been growing at quiet points until then.
+func (w *Worker) noteGrowth(at time.Time) {
+	w.ooms.grew = false
+	points := w.quiet.comparables(w.warm())
+	for len(points) > 0 && !points[len(points)-1].at.Before(at) {
+		points = points[:len(points)-1]
+	}
+	for _, i := range []int{live, outside, anon} {
+		x, y, sigma := columns(i, points)
+		if len(x) < 2 {
+			continue
+		}
+		rising := y[len(y)-1]-y[0] > 8*sigma && y[len(y)-1] >= y[len(y)/2]+4*sigma
+		if c := w.calls[i]; c.early || c.steady || rising && i != anon {
+			w.ooms.grew = true
+		}
+	}
+}
+
+// headroom is limit − (reserved peak + outside), and the forecast that follows from it, as an interval.
+func (w *Worker) headroom() {
+	var used, free, limit, peak total
+	for _, g := range w.now.gpus {
+		if g.process != nil {
+			used.add(g.process.UsedBytes)
+		}
+		if g.device != nil {
+			free.add(g.device.FreeBytes)
+		}
+		if g.allocator != nil {
+			limit.add(g.allocator.LimitBytes)
+			peak.add(g.allocator.ReservedPeakBytes)
+			if g.allocator.ReservedPeakBytes == nil {
+				peak.add(g.allocator.ReservedBytes)
+			}
+		}
+	}
+	smallest := math.NaN()
+	take := func(v float64) {
+		if !math.IsNaN(v) && !(smallest <= v) {
+			smallest = v
+		}
+	}
+	take(used.value() + free.value())
+	take(limit.value())
+	if o := w.ooms.last; o != nil {
+		if o.LimitBytes == nil && o.FreeBytes == nil {
+			smallest = math.NaN() // an OOM of unknown size: the limit is not known, whatever is free
+		} else {
+			take(number(o.LimitBytes))
+		}
+	}
+	outsideNow := w.now.levels()[outside]
+	room := smallest - (peak.value() + outsideNow)
+	w.set("headroom.bytes", room)
+	w.set("headroom.ratio", room/smallest)
+	for _, i := range []int{live, outside} {
+		c, id := w.calls[i].growth, ids[i]
+		if !(c.Low > 0) || !(room > 0) {
+			w.sample.Unset(id.hours)
+			w.sample.Unset(id.hoursLow)
+			w.sample.Unset(id.hoursHigh)
+			continue
+		}
+		w.sample.SetNumber(id.hours, room/c.Slope)
+		w.sample.SetNumber(id.hoursLow, room/c.High)
+		w.sample.SetNumber(id.hoursHigh, room/c.Low)
+	}
+}

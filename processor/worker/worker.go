@@ -1,0 +1,126 @@
+// Package worker knows what one worker process is doing: its series as residuals of the memory identity, its quiet points, its
+// load, and the features that rules read. It keeps bounded state per process life, does no I/O and judges nothing.
+package worker
+
+import (
+	"time"
+
+	"lowtide/event"
+	"lowtide/rules/variable"
+)
+
+const (
+	warmUp        = 20 * time.Minute // after the engine is ready: compilation, graph capture and first caches settle
+	symptomWindow = time.Hour        // the default `pair` of a rule
+	maxSymptoms   = 64
+)
+
+// Worker is one process life (an epoch). It is not safe for concurrent use.
+type Worker struct {
+	Key, Slot, Instance string
+	Host                *event.Host
+	Who                 *event.Worker
+	Config              *event.Config
+	First, Last         time.Time
+
+	tick   time.Time // the tick that is being put together
+	dirty  bool
+	now    reading
+	ready  time.Time // first `ready`, else first finished request
+	said   bool      // ready was said, not inferred
+	exited bool
+	load   load
+	quiet  quiet
+	ooms   ooms
+	sample *variable.Sample
+	calls  [seriesCount]call
+}
+
+// New starts the life of a process at its first event.
+func New(key string, host *event.Host, who *event.Worker, at time.Time) *Worker {
+	w := &Worker{
+		Key: key, Slot: event.SlotKey(host, who), Instance: event.InstanceKey(host, who),
+		Host: host, Who: who, First: at, Last: at, sample: variable.NewSample(),
+	}
+	w.now.gpus = make(map[string]*gpuReading)
+	w.identify()
+	return w
+}
+
+// Sample returns the features as rules read them; it is the worker's own and changes with the next tick.
+func (w *Worker) Sample() *variable.Sample { return w.sample }
+
+// Exited says that the process was reported to be gone.
+func (w *Worker) Exited() bool { return w.exited }
+
+// Apply takes one event about this worker, its instance or its device. It returns true when the event closed a tick, after
+// which Sample holds the features of that tick. OOMs and lifecycle events take effect at once.
+func (w *Worker) Apply(e *event.Event) (closed bool) {
+	at := e.At()
+	switch {
+	case e.Oom != nil:
+		w.ooms.event(at, e.Oom)
+		w.noteGrowth(at)
+		w.features(at)
+		return true
+	case e.Lifecycle != nil:
+		switch e.Lifecycle.State {
+		case "ready":
+			if !w.said {
+				w.ready, w.said = at, true
+			}
+		case "exited":
+			w.exited = true
+		}
+		return false
+	case e.Config != nil:
+		w.Config = e.Config
+		return false
+	}
+	if !w.now.takes(e) {
+		return false
+	}
+	if at.Before(w.tick) {
+		return false // late: the tick it belongs to has been judged
+	}
+	if at.After(w.tick) {
+		closed = w.Close()
+		w.tick = at
+	}
+	w.now.apply(e)
+	w.dirty = true
+	return closed
+}
+
+// Close ends the tick that is being put together and computes the features. It returns false when there is none.
+func (w *Worker) Close() bool {
+	if !w.dirty {
+		return false
+	}
+	w.dirty = false
+	w.Last = w.tick
+	if w.ready.IsZero() && w.now.engine.GetFinishedTotal() > 0 {
+		w.ready = w.tick
+	}
+	if w.ooms.counter(w.tick, w.now.oomsTotal()) {
+		w.noteGrowth(w.tick)
+	}
+	w.load.observe(w.tick, w.now.engine)
+	if w.now.engineAt.Equal(w.tick) {
+		w.quiet.observe(w.tick, &w.now, w.now.levels())
+	}
+	w.features(w.tick)
+	w.now.endTick()
+	return true
+}
+
+// warm is the moment after which quiet points count.
+func (w *Worker) warm() time.Time {
+	if !w.ready.IsZero() {
+		return w.ready.Add(warmUp)
+	}
+	if start := w.Who.GetStartTime(); start != nil {
+		return start.AsTime().Add(warmUp)
+	}
+	return w.First.Add(warmUp)
+}
