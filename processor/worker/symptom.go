@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"lowtide/event"
 	"lowtide/rules/variable"
 )
 
@@ -52,6 +53,9 @@ func (w *Worker) loadFeatures(at time.Time) {
 	}
 	if e.KvUsage != nil {
 		w.set("kv.busy", *e.KvUsage-e.GetKvEvictable())
+		if e.KvEvictable != nil || w.Who.GetEngine() == "vllm" { // vLLM counts unreferenced blocks as free (engine-metrics.md, 2)
+			w.flag("kv.may_evict", false)
+		}
 		if part, ok := l.share(func(s loadSample) bool { return s.full }); ok {
 			w.flag("kv.full", part >= 0.5)
 		}
@@ -164,4 +168,22 @@ func (w *Worker) headroom() {
 		w.sample.SetNumber(id.hoursLow, room/c.High)
 		w.sample.SetNumber(id.hoursHigh, room/c.Low)
 	}
+}
+
+// Symptoms lists what was seen within a pair's length, with the lag from the onset of the trouble: seen together, not caused by.
+func (w *Worker) Symptoms(onset time.Time) (out []event.Symptom) {
+	add := func(name string, at time.Time, text string) {
+		out = append(out, event.Symptom{Name: name, Time: at.UTC(), LagSeconds: at.Sub(onset).Seconds(), Text: text})
+	}
+	if n := len(w.ooms.times); n > 0 {
+		text := "an allocation failed, size not reported"
+		if o := w.ooms.last; o.GetRequestedBytes() > 0 {
+			text = "an allocation of " + event.FormatQuantity(float64(*o.RequestedBytes), "bytes") + " failed"
+		}
+		add("oom", w.ooms.times[n-1], text)
+	}
+	if !w.load.slowAt.IsZero() && w.Last.Sub(w.load.slowAt) < symptomWindow {
+		add("latency", w.load.slowAt, "p95 time to first token above the worker's own baseline without a queue")
+	}
+	return out
 }

@@ -1,0 +1,83 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lowtide/event"
+)
+
+// fleetServer runs the server that deploy/nats.conf describes, on a port of the kernel's choice.
+func fleetServer(t *testing.T) string {
+	t.Helper()
+	path, err := filepath.Abs("../../deploy/nats.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("LOWTIDE_NATS_DIR", t.TempDir())
+	for _, user := range []string{"COLLECTOR", "PROCESSOR", "READER"} {
+		t.Setenv("LOWTIDE_"+user+"_PASSWORD", "of-"+user)
+	}
+	options, err := server.ProcessConfigFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.Host, options.Port, options.NoLog, options.NoSigs = "127.0.0.1", server.RANDOM_PORT, true, true
+	s, err := server.NewServer(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.Start()
+	if !s.ReadyForConnections(20 * time.Second) {
+		t.Fatal("server did not start")
+	}
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	return s.ClientURL()
+}
+
+func TestFleetConfigurationLetsEachRoleDoItsWork(t *testing.T) {
+	address := fleetServer(t)
+	as := func(user, password string) jetstream.JetStream {
+		t.Helper()
+		conn, err := Dial(address, user, nil, nats.UserInfo(user, password))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(conn.Close)
+		js, err := jetstream.New(conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return js
+	}
+	processor := as("processor", "of-PROCESSOR")
+	if err := Ensure(t.Context(), processor, Limits{EventBytes: 64 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := JudgeConsumer(t.Context(), processor, 0); err != nil {
+		t.Fatal(err)
+	}
+	collector := as("collector", "of-COLLECTOR")
+	if _, err := collector.Publish(t.Context(), event.SubjectFor("lab", "h1", "process"), []byte("x")); err != nil {
+		t.Errorf("a collector may publish events: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := collector.Publish(ctx, "lowtide.finding.x", []byte("x")); err == nil {
+		t.Error("a collector published a finding")
+	}
+	if _, err := Dial(address, "test", nil, nats.UserInfo("collector", "wrong")); !errors.Is(err, nats.ErrAuthorization) {
+		t.Errorf("a wrong password: %v", err)
+	}
+}

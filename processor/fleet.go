@@ -1,0 +1,68 @@
+package processor
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"lowtide/event"
+	"lowtide/processor/incident"
+	"lowtide/processor/worker"
+	"lowtide/rules"
+)
+
+// ordered returns the rules in the order in which classes explain each other.
+func (j *Judge) ordered() []*rules.Rule {
+	if j.rules == nil {
+		j.rules = slices.Clone(j.pack.Rules)
+		slices.SortStableFunc(j.rules, func(a, b *rules.Rule) int {
+			return cmp.Compare(incident.Precedence(a.Class), incident.Precedence(b.Class))
+		})
+	}
+	return j.rules
+}
+
+// sorted returns the workers in the order of their keys, so that the same events give the same findings in the same order.
+func (j *Judge) sorted() []*worker.Worker {
+	all := make([]*worker.Worker, 0, len(j.workers))
+	for _, w := range j.workers {
+		all = append(all, w)
+	}
+	slices.SortFunc(all, func(a, b *worker.Worker) int { return strings.Compare(a.Key, b.Key) })
+	return all
+}
+
+// sweep forgets processes that have been silent for hours. Their incidents stay with the slot.
+func (j *Judge) sweep() {
+	j.swept = j.newest
+	for _, w := range j.sorted() {
+		if j.newest.Sub(w.Last) > forget {
+			j.forget(w)
+		}
+	}
+}
+
+func (j *Judge) forgetOldest() {
+	var oldest *worker.Worker
+	for _, w := range j.sorted() {
+		if oldest == nil || w.Last.Before(oldest.Last) {
+			oldest = w
+		}
+	}
+	if oldest != nil {
+		j.forget(oldest)
+	}
+}
+
+func (j *Judge) forget(w *worker.Worker) {
+	delete(j.workers, w.Key)
+	drop := func(in map[string][]*worker.Worker, key string) {
+		if in[key] = slices.DeleteFunc(in[key], func(other *worker.Worker) bool { return other == w }); len(in[key]) == 0 {
+			delete(in, key)
+		}
+	}
+	drop(j.instances, w.Instance)
+	for _, uuid := range w.Who.GetGpuUuids() {
+		drop(j.devices, event.HostKey(w.Host)+"/"+uuid)
+	}
+}

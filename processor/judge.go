@@ -1,0 +1,201 @@
+// Package processor judges: it feeds events to workers, asks the rules, and turns answers into incidents. One Judge is one
+// partition, one recording or one test; live and replay share it. It knows no statistics and sends nothing to people.
+package processor
+
+import (
+	"math"
+	"time"
+
+	"lowtide/event"
+	"lowtide/processor/incident"
+	"lowtide/processor/worker"
+	"lowtide/rules"
+	"lowtide/rules/variable"
+)
+
+const (
+	forget     = 6 * time.Hour // a process that is silent this long is gone
+	maxWorkers = 10_000        // of one partition
+)
+
+// growthSeries names the series whose growth a class is, which must be proven level before an incident ends.
+var growthSeries = map[string]string{"retention": "live", "native_growth": "outside", "host_memory": "anon"}
+
+// Judge judges the events of one partition in their order. It is not safe for concurrent use.
+type Judge struct {
+	pack      *rules.Pack
+	emit      func(*event.Finding)
+	workers   map[string]*worker.Worker
+	instances map[string][]*worker.Worker
+	devices   map[string][]*worker.Worker // by host and GPU
+	rules     []*rules.Rule               // the pack's, in the order of precedence
+	incidents *incident.Tracker
+	newest    time.Time
+	swept     time.Time
+}
+
+// NewJudge returns a judge that calls emit with every transition, in the goroutine that calls Apply or Flush.
+func NewJudge(pack *rules.Pack, emit func(*event.Finding)) *Judge {
+	return &Judge{pack: pack, emit: emit, workers: make(map[string]*worker.Worker), instances: make(map[string][]*worker.Worker),
+		devices: make(map[string][]*worker.Worker), incidents: incident.NewTracker()}
+}
+
+// Apply takes one event that names its host.
+func (j *Judge) Apply(e *event.Event) {
+	if at := e.At(); at.After(j.newest) {
+		j.newest = at
+	}
+	switch {
+	case e.Gpu != nil:
+		for _, w := range j.devices[event.HostKey(e.Host)+"/"+e.Gpu.Uuid] {
+			j.give(w, e)
+		}
+	case e.Worker == nil:
+	case e.Engine != nil || e.Config != nil:
+		w := j.worker(e)
+		for _, sibling := range j.instances[w.Instance] {
+			j.give(sibling, e)
+		}
+	default:
+		j.give(j.worker(e), e)
+	}
+	if j.newest.Sub(j.swept) > time.Hour {
+		j.sweep()
+	}
+}
+
+// Flush closes every tick that is still being put together: the end of a recording is its last moment.
+func (j *Judge) Flush() {
+	for _, w := range j.sorted() {
+		if w.Close() {
+			j.evaluate(w, w.Last)
+		}
+	}
+}
+
+func (j *Judge) give(w *worker.Worker, e *event.Event) {
+	if w.Apply(e) {
+		at := w.Last
+		if e.Oom != nil {
+			at = e.At()
+		}
+		j.evaluate(w, at)
+	}
+}
+
+func (j *Judge) worker(e *event.Event) *worker.Worker {
+	key := event.WorkerKey(e.Host, e.Worker)
+	if w := j.workers[key]; w != nil {
+		return w
+	}
+	if len(j.workers) >= maxWorkers {
+		j.forgetOldest()
+	}
+	w := worker.New(key, e.Host, e.Worker, e.At())
+	j.workers[key] = w
+	j.instances[w.Instance] = append(j.instances[w.Instance], w)
+	for _, uuid := range e.Worker.GpuUuids {
+		device := event.HostKey(e.Host) + "/" + uuid
+		j.devices[device] = append(j.devices[device], w)
+	}
+	return w
+}
+
+func (j *Judge) evaluate(w *worker.Worker, at time.Time) {
+	for _, rule := range j.ordered() {
+		if !rule.Enabled || rule.Scope != "worker" {
+			continue
+		}
+		o := incident.Observation{Time: at, Slot: w.Slot, Rule: rule, Result: rule.Evaluate(w.Sample()), Worker: w.Key}
+		if rule.Shadow {
+			continue
+		}
+		if series, ok := growthSeries[rule.Class]; ok {
+			o.Growth, o.Proven = true, w.Proven(series)
+			o.Onset, _ = w.Called(series)
+		}
+		o.Fill = func(f *event.Finding) { fill(f, w, rule) }
+		if f := j.incidents.Observe(o); f != nil {
+			j.emit(f)
+		}
+	}
+}
+
+// fill adds what the worker knows to a finding.
+func fill(f *event.Finding, w *worker.Worker, rule *rules.Rule) {
+	s := w.Sample()
+	f.Subject = event.Subject{Kind: "worker", Key: w.Key}
+	f.Worker = w.Who
+	f.Labels = map[string]string{"cluster": w.Host.GetCluster(), "host": w.Host.GetName()}
+	f.Summary = rule.Summary(s)
+	f.Evidence = rule.Evidence(s)
+	f.CounterEvidence = rule.Against(s)
+	f.Release = w.Who.GetRelease()
+	if c := w.Config; c != nil {
+		f.ConfigHash, f.EngineVersion, f.TorchVersion, f.AllocConf = c.ConfigHash, c.EngineVersion, c.TorchVersion, c.AllocConf
+	}
+	f.Symptoms = w.Symptoms(f.Onset)
+	f.Confidence = confidence(f, s)
+	f.NotAssessable = notAssessable(s)
+	if series, ok := growthSeries[rule.Class]; ok {
+		f.Growth = growth(s, series)
+		f.PerAbort = measure(s, series+".per_abort")
+		f.PerRequest = measure(s, series+".per_request")
+		low, lowKnown := s.Number(variable.Must(series + ".hours_to_limit_low"))
+		high, highKnown := s.Number(variable.Must(series + ".hours_to_limit_high"))
+		if lowKnown && highKnown {
+			f.HoursToLimit = &event.Interval{Low: low, High: high}
+		}
+	}
+}
+
+func growth(s *variable.Sample, series string) *event.Growth {
+	id := variable.Must(series + ".growth")
+	value, known := s.Number(id)
+	low, lowKnown := s.Number(variable.Must(series + ".growth_low"))
+	high, highKnown := s.Number(variable.Must(series + ".growth_high"))
+	if !known || !lowKnown || !highKnown {
+		return nil
+	}
+	return &event.Growth{Value: value, Low: low, High: high, Unit: variable.All()[id].Unit}
+}
+
+func measure(s *variable.Sample, name string) *event.Measure {
+	id := variable.Must(name)
+	if v, known := s.Number(id); known {
+		return &event.Measure{Name: name, Value: v, Unit: variable.All()[id].Unit}
+	}
+	return nil
+}
+
+// confidence grows with the quiet points behind a verdict and with a second axis; without sight of quiet it stays under 0.6.
+// It is not calibrated yet.
+func confidence(f *event.Finding, s *variable.Sample) float64 {
+	base := 0.65
+	if f.State != event.Suspected {
+		base = 0.85
+	}
+	if n, known := s.Number(variable.Must("quiet.count")); known && n > 4 {
+		base += math.Min(0.1, 0.01*(n-4))
+	}
+	if inferred, _ := s.Bool(variable.Must("quiet.inferred")); inferred {
+		base = math.Min(base, 0.6)
+	}
+	return math.Round(base*100) / 100
+}
+
+// notAssessable names the classes that this worker's sensors cannot settle.
+func notAssessable(s *variable.Sample) map[string]string {
+	out := make(map[string]string)
+	for class, name := range map[string]string{"retention": "live.now", "native_growth": "outside.now", "kv_pressure": "kv.now", "kv_block_leak": "kv.now",
+		"host_memory": "anon.now", "fragmentation": "snapshot.fragmentation"} {
+		id := variable.Must(name)
+		if !s.Known(id) {
+			out[class] = variable.All()[id].Sensor
+		}
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}

@@ -1,0 +1,49 @@
+package rules
+
+// spec is one rule as written: its fields, each still at its place in a file.
+type spec struct {
+	id     string
+	fields map[string]field
+	at     field // the id, for messages about the rule as a whole
+	layers int   // from how many files it was put together
+}
+
+// over returns the base with the fields of the user's part in front; thresholds are merged by name, every other field as a whole.
+func (s *spec) over(base *spec) *spec {
+	out := &spec{id: s.id, fields: make(map[string]field, len(base.fields)), at: s.at, layers: base.layers + 1}
+	for name, f := range base.fields {
+		out.fields[name] = f
+	}
+	for name, f := range s.fields {
+		if name == "thresholds" {
+			f.below = lower(base.fields[name])
+		}
+		out.fields[name] = f
+	}
+	return out
+}
+
+func lower(f field) *field {
+	if f.doc == nil {
+		return nil
+	}
+	return &f
+}
+
+// merge lays the user's rules over the built-in ones by id; new ids follow in their order.
+func merge(builtin, user []*spec) []*spec {
+	out := make([]*spec, len(builtin), len(builtin)+len(user))
+	at := make(map[string]int, len(builtin))
+	for i, s := range builtin {
+		out[i], at[s.id] = s, i
+	}
+	for _, s := range user {
+		if i, exists := at[s.id]; exists {
+			out[i] = s.over(out[i])
+			continue
+		}
+		at[s.id] = len(out)
+		out = append(out, s)
+	}
+	return out
+}

@@ -1,0 +1,114 @@
+// Package rules owns what a rule is: the CEL environment, the file format, evaluation and the tests of rules.
+// It keeps no state between samples, never decides about incidents, and reads no clock.
+package rules
+
+import (
+	"time"
+
+	"lowtide/event"
+	"lowtide/rules/variable"
+)
+
+// Outcome is the answer of a condition in three-valued logic.
+type Outcome uint8
+
+// The outcomes of a condition. Unknown means that the answer depends on a sensor that is missing.
+const (
+	False Outcome = iota
+	True
+	Unknown
+)
+
+// String returns false, true or unknown.
+func (o Outcome) String() string {
+	switch o {
+	case False:
+		return "false"
+	case True:
+		return "true"
+	}
+	return "unknown"
+}
+
+// Rule is one compiled rule. It is read-only and safe for use by several goroutines, each with its own sample.
+type Rule struct {
+	ID    string
+	Class string
+	Scope string        // worker, instance, gpu or host
+	Pair  time.Duration // how long a symptom stays beside the condition; one hour unless the file says otherwise
+	Keep  time.Duration // how long the condition holds after `when` ends
+
+	Alone, With string // severities: of the condition alone, and with a symptom
+
+	Explains []string // classes that this one explains
+	Advice   []string // the lines of the advice file
+	Shadow   bool     // judged and recorded, never announced
+	Enabled  bool
+
+	Thresholds map[string]float64
+	File       string // where the rule, or the last part of it, was written
+	Line       int
+
+	when, confirm, with program
+	against             []counter
+	summary             template
+	evidence            []variable.ID
+	reads               []variable.ID
+}
+
+// counter is one named explanation that would speak against the rule.
+type counter struct {
+	name string
+	program
+}
+
+// Result is what a rule says about one sample.
+type Result struct {
+	When, Confirm, With Outcome
+	Missing             string // when When is Unknown: the sensor that is missing, or `evaluation: …` for an error
+}
+
+// Evaluate judges one sample. Confirm and With are answered whatever When is, because a held condition can still be confirmed or paired.
+func (r *Rule) Evaluate(s *variable.Sample) Result {
+	var out Result
+	out.When, out.Missing = r.when.evaluate(s)
+	out.Confirm, _ = r.confirm.evaluate(s)
+	out.With, _ = r.with.evaluate(s)
+	return out
+}
+
+// Reads returns the variables on which Evaluate depends, sorted: nothing else can change its result.
+func (r *Rule) Reads() []variable.ID { return r.reads }
+
+// Against answers each legitimate explanation, in the order of the file.
+func (r *Rule) Against(s *variable.Sample) []event.CounterEvidence {
+	out := make([]event.CounterEvidence, 0, len(r.against))
+	for _, c := range r.against {
+		one := event.CounterEvidence{Name: c.name}
+		switch outcome, missing := c.evaluate(s); outcome {
+		case True:
+			one.State = event.Present
+		case False:
+			one.State = event.RuledOut
+		case Unknown:
+			one.State, one.Text = event.NotAssessable, "no data from "+missing
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// Summary fills the rule's sentence; a value that is missing reads "unknown".
+func (r *Rule) Summary(s *variable.Sample) string { return r.summary.fill(s) }
+
+// Evidence returns the rule's numbers that are known, in the order of the file.
+func (r *Rule) Evidence(s *variable.Sample) event.Measures {
+	var out event.Measures
+	for _, id := range r.evidence {
+		if v, known := s.Number(id); known {
+			declared := variable.All()[id]
+			out = append(out, event.Measure{Name: declared.Name, Value: v, Unit: declared.Unit})
+		}
+	}
+	return out
+}

@@ -1,0 +1,159 @@
+package variable
+
+// series describes one of the series that a verdict is built on.
+type series struct {
+	name, unit, sensor, doc, example string
+}
+
+func allSeries() []series {
+	return []series{
+		{"live", "bytes", "allocator", "live tensors (allocated)", "44 * GiB"},
+		{"awaiting", "bytes", "allocator", "freed blocks that wait on other streams", "64 * MiB"},
+		{"cached", "bytes", "allocator", "memory that the allocator caches or fragments", "18 * GiB"},
+		{"inactive_split", "bytes", "allocator", "unused parts of segments in use", "2 * GiB"},
+		{"outside", "bytes", "gpu_process", "process memory outside what PyTorch reserves", "6 * GiB"},
+		{"orphan", "bytes", "gpu", "device memory of dead or invisible processes", "0.0"},
+		{"kv", "ratio", "engine", "KV blocks held, as a part of the pool", "0.42"},
+		{"anon", "bytes", "process", "anonymous host memory", "9 * GiB"},
+		{"pinned", "bytes", "process", "page-locked host memory", "512 * MiB"},
+		{"fds", "1", "process", "open file descriptors", "812.0"},
+		{"threads", "1", "process", "threads", "96.0"},
+		{"sockets", "1", "process", "sockets in CLOSE_WAIT", "3.0"},
+	}
+}
+
+func number(name, unit, sensor, doc, example string) Variable {
+	return Variable{Name: name, Kind: Number, Unit: unit, Sensor: sensor, Doc: doc, Example: example}
+}
+
+func flag(name, sensor, doc string) Variable {
+	return Variable{Name: name, Kind: Bool, Sensor: sensor, Doc: doc, Example: "true"}
+}
+
+func text(name, sensor, doc, example string) Variable {
+	return Variable{Name: name, Kind: String, Sensor: sensor, Doc: doc, Example: example}
+}
+
+// per appends a divisor to a unit: a count per hour is 1/h.
+func per(unit, of string) string { return unit + "/" + of }
+
+func (s series) variables() []Variable {
+	level := "level_bytes"
+	switch s.unit {
+	case "1":
+		level = "level_count"
+	case "ratio":
+		level = "level_ratio"
+	}
+	n, hour := s.name+".", per(s.unit, "h")
+	out := []Variable{
+		number(n+"now", s.unit, s.sensor, "newest value of "+s.doc, s.example),
+		number(n+level, s.unit, s.sensor, "newest quiet level of "+s.doc, s.example),
+		number(n+"growth", hour, s.sensor, "slope of the quiet levels per hour", "0.0"),
+		number(n+"growth_low", hour, s.sensor, "lower 95 % bound of the slope", "0.0"),
+		number(n+"growth_high", hour, s.sensor, "upper 95 % bound of the slope", "0.0"),
+		number(n+"z", "1", s.sensor, "Mann–Kendall z of the quiet levels, corrected for serial correlation", "3.0"),
+		flag(n+"early", s.sensor, "the early call: every comparable quiet point rises"),
+		flag(n+"steady", s.sensor, "the steady call: the trend is significant though noisy or slow"),
+		flag(n+"level", s.sensor, "growth has ended: the last third rises less than 0.6 of the mean"),
+		flag(n+"filling", s.sensor, "growth inside warm-up or a declared cache"),
+		flag(n+"step", s.sensor, "one jump, then level"),
+	}
+	for _, work := range []string{"request", "abort", "error", "token", "adapter"} {
+		out = append(out, number(n+"per_"+work, per(s.unit, work), s.sensor, "slope against "+work+"s; unknown when not significant", "0.0"))
+	}
+	return append(out,
+		number(n+"hours_to_limit", "hours", s.sensor, "forecast until the limit, a risk indicator", "8.0"),
+		number(n+"hours_to_limit_low", "hours", s.sensor, "lower bound of the forecast", "6.0"),
+		number(n+"hours_to_limit_high", "hours", s.sensor, "upper bound of the forecast", "12.0"))
+}
+
+func declare() []Variable {
+	var all []Variable
+	for _, s := range allSeries() {
+		all = append(all, s.variables()...)
+	}
+	all = append(all,
+		number("quiet.count", "1", "engine", "comparable quiet points since warm-up", "4.0"),
+		number("quiet.hours", "hours", "engine", "from the first to the last of them", "3.0"),
+		flag("quiet.matched", "engine", "levels are residuals at matched load, because the worker never drains"),
+		flag("quiet.inferred", "engine", "quiet was inferred from utilisation, not seen"),
+		number("kv.quiet", "ratio", "engine", "KV held at the last two quiet points, the lower", "0.0"),
+		flag("kv.may_evict", "engine.kv_evictable", "held blocks may be evictable ones; unknown when the engine does not tell them apart"),
+		number("awaiting.quiet", "bytes", "allocator", "awaiting at the last two quiet points, the lower", "0.0"),
+
+		number("headroom.ratio", "ratio", "allocator", "headroom as a part of the limit", "0.2"),
+		number("headroom.bytes", "bytes", "allocator", "limit − (reserved peak + outside)", "8 * GiB"),
+		number("prefill.peak_bytes", "bytes", "allocator", "rise of the peak in ticks where prompt tokens moved", "2 * GiB"),
+		number("decode.peak_bytes", "bytes", "allocator", "rise of the peak in ticks where only generation tokens moved", "256 * MiB"),
+		number("demand.ratio", "ratio", "engine", "arrivals × tokens against the worker's own baseline", "1.0"),
+		number("demand.waiting_growth", "1/h", "engine", "slope of the waiting requests per hour", "0.0"),
+
+		number("kv.busy", "ratio", "engine", "KV blocks held, newest value, under load", "0.9"),
+		number("waiting.now", "1", "engine", "requests that wait", "0.0"),
+		number("running.now", "1", "engine", "requests that run", "8.0"),
+		flag("kv.full", "engine", "kv at or above 0.9 in at least half of the samples of the last 30 minutes"),
+		flag("queue.held", "engine", "something waited while something ran in at least half of the samples of the last 30 minutes"),
+		number("preemptions.hour", "1", "engine", "preemptions in the last hour", "0.0"),
+		flag("grew.before_oom", "allocator", "live, outside or anon was called or rising before the last OOM"),
+	)
+	for _, s := range [][3]string{
+		{"oom", "oom", "an allocation failed"},
+		{"latency", "engine", "latency broke the worker's own load-matched baseline"},
+		{"slo", "engine", "the share of requests inside the objective fell"},
+		{"preemption", "engine", "a preemption storm"},
+		{"restart", "lifecycle", "the process was started again"},
+		{"device", "xid", "the device reported a fault"},
+		{"kill", "lifecycle", "the process was ended from outside"},
+		{"stalled", "engine", "work is accepted and no token comes out"},
+	} {
+		all = append(all, flag("symptom."+s[0], s[1], s[2]+"; true for `pair` after it"))
+	}
+	all = append(all, text("oom.kind", "oom", "kind of the last OOM: cuda, kernel, cgroup, engine", `"cuda"`))
+	for _, s := range [][2]string{
+		{"requested_bytes", "what the failed allocation asked for"},
+		{"free_bytes", "free on the device at the failure"},
+		{"limit_bytes", "the limit that held"},
+		{"allocated_bytes", "live at the failure"},
+		{"reserved_unallocated_bytes", "reserved but not allocated at the failure"},
+		{"private_pool_free_bytes", "free inside private pools at the failure"},
+		{"other_processes_bytes", "memory of other processes at the failure"},
+	} {
+		all = append(all, number("oom."+s[0], "bytes", "oom", s[1], "2 * GiB"))
+	}
+	all = append(all, number("oom.count", "1", "oom", "OOMs within the rule's `pair`, one hour unless said otherwise", "1.0"))
+	for _, s := range [][2]string{
+		{"reserved_bytes", "reserved"}, {"live_bytes", "live"}, {"pending_bytes", "waiting on streams"}, {"free_bytes", "free inside segments"},
+		{"largest_free_bytes", "the largest free block"}, {"releasable_bytes", "in wholly free segments"},
+	} {
+		all = append(all, number("snapshot."+s[0], "bytes", "snapshot", s[1]+", in the last snapshot of this epoch", "1 * GiB"))
+	}
+	all = append(all,
+		number("snapshot.fragmentation", "ratio", "snapshot", "1 − largest / free, in the last snapshot of this epoch", "0.3"),
+		flag("proof.work", "engine", "growth per abort or per request is significant"),
+		flag("proof.peer", "engine", "peers of another release at the same load do not grow"),
+		flag("proof.cap", "config", "every declared cap is exceeded"),
+		flag("proof.restart", "lifecycle", "the same slope came back after a restart"),
+		flag("graphs.moved", "allocator", "CUDA-graph pools moved between the quiet points"),
+		flag("adapters.moved", "engine", "the loaded adapters changed between the quiet points"),
+		flag("compiles.moved", "allocator", "something was compiled between the quiet points"),
+		flag("prompts.moved", "engine", "prompt lengths moved between the quiet points"),
+		flag("kv.moved", "engine", "KV usage moved between the quiet points"),
+		flag("pools.moved", "allocator", "allocator pools moved between the quiet points"),
+		number("xid.first", "1", "xid", "first Xid code of this epoch", "79.0"),
+		flag("xid.application", "xid", "that code blames the program (13, 31, 43 …)"),
+		number("ecc.uncorrected_delta", "1", "gpu", "uncorrected ECC errors of this epoch", "0.0"),
+		number("restarts.hour", "1", "lifecycle", "restarts of the slot in the last hour", "0.0"),
+		number("progress.seconds", "seconds", "engine", "since the last token or finished request", "0.5"),
+		number("age.hours", "hours", "lifecycle", "age of the process", "12.0"),
+		text("engine", "config", "engine name", `"vllm"`),
+		text("model", "config", "model name", `"llama-70b"`),
+		text("release", "config", "release of the instance", `"2026.11.1"`),
+		text("role", "config", "role of the instance: prefill, decode, …", `"decode"`),
+		number("rank", "1", "config", "rank of the process in its instance", "0.0"),
+		text("cluster", "config", "cluster of the host", `"eu-1"`),
+		text("host", "config", "name of the host", `"gpu-17"`),
+		Variable{Name: "labels", Kind: Labels, Sensor: "config", Doc: "labels that the configuration adds; the only map", Example: `{"team": "search"}`},
+	)
+	return all
+}
