@@ -29,6 +29,7 @@ type loadSample struct {
 type load struct {
 	recent     []loadSample
 	unhindered []float64 // p95 TTFT of samples in which work ran and nothing waited: the worker's own baseline
+	fastest    float64   // p95 TTFT, seconds
 	slowAt     time.Time
 	stormAt    time.Time
 	finished   uint64
@@ -75,11 +76,15 @@ func (l *load) slow(e *event.Engine) bool {
 		}
 		l.unhindered = append(l.unhindered, ttft)
 	}
-	if len(l.unhindered) < 3 {
-		return false
+	if l.fastest == 0 || ttft < l.fastest {
+		l.fastest = ttft
 	}
-	sorted := slices.Sorted(slices.Values(l.unhindered))
-	return ttft > latencyFloor && ttft > latencyRatio*sorted[len(sorted)/2]
+	baseline := l.fastest // of a worker that was full from its first minute, which has never been seen unhindered
+	if len(l.unhindered) >= 3 {
+		sorted := slices.Sorted(slices.Values(l.unhindered))
+		baseline = sorted[len(sorted)/2]
+	}
+	return ttft > latencyFloor && ttft > latencyRatio*baseline
 }
 
 // slowNow wants three of the last six samples: one slow window is noise.

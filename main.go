@@ -1,0 +1,89 @@
+// Command lowtide tells an on-call engineer why an LLM inference worker is going bad.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"lowtide/collector"
+	"lowtide/processor"
+	"lowtide/rules"
+	"lowtide/sink"
+	"lowtide/sink/engine"
+)
+
+type commands struct {
+	Up          UpCommand               `cmd:"" help:"Run everything on this machine."`
+	Collect     collector.Command       `cmd:"" help:"Run the agent of one host."`
+	Process     processor.Command       `cmd:"" help:"Judge what the collectors publish."`
+	Engine      engine.Command          `cmd:"" help:"Run the embedded ClickHouse engine."`
+	EngineChild engine.ChildCommand     `cmd:"" hidden:""`
+	Replay      processor.ReplayCommand `cmd:"" help:"Judge recordings: no broker, no store, no clock."`
+	Rules       struct {
+		Check rules.CheckCommand `cmd:"" help:"Check rule files and run their tests."`
+	} `cmd:"" help:"Work on rules."`
+	SQL     sink.SQLCommand         `cmd:"" name:"sql" help:"Ask the store."`
+	Status  sink.StatusCommand      `cmd:"" help:"Show the fleet in one table."`
+	Tail    TailCommand             `cmd:"" help:"Print events and findings as they come."`
+	Doctor  collector.DoctorCommand `cmd:"" help:"Say what can be seen from here, what cannot, and how to get it."`
+	Version versionCommand          `cmd:"" help:"Print the version."`
+}
+
+type versionCommand struct{}
+
+// Run prints the module's version and the revision it was built from.
+func (versionCommand) Run() error {
+	version, revision := "unknown", "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		version = info.Main.Version
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				revision = s.Value
+			}
+		}
+	}
+	_, err := fmt.Printf("lowtide %s (%s)\n", version, revision)
+	return err
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends at once
+	os.Exit(run(ctx, os.Args[1:], os.Stderr))
+}
+
+// run returns the exit code: 0 it ran, 1 it failed or a check did, 2 wrong usage.
+func run(ctx context.Context, args []string, messages io.Writer) int {
+	parser, err := kong.New(new(commands), kong.Name("lowtide"), kong.Description("Says why an LLM inference worker is going bad."),
+		kong.BindTo(ctx, (*context.Context)(nil)), kong.UsageOnError())
+	if err != nil {
+		return report(messages, err, 1)
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		return report(messages, fmt.Errorf("%w\nhint: lowtide --help, or --help after a command", err), 2)
+	}
+	if err := parsed.Run(); err != nil {
+		return report(messages, err, 1)
+	}
+	return 0
+}
+
+// report writes the error and what to do about it.
+func report(out io.Writer, err error, code int) int {
+	fmt.Fprintf(out, "error: %v\n", err)
+	var hinted interface{ Hint() string }
+	if errors.As(err, &hinted) && hinted.Hint() != "" && !strings.Contains(err.Error(), "\nhint: ") {
+		fmt.Fprintf(out, "hint: %s\n", hinted.Hint())
+	}
+	return code
+}

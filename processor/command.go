@@ -1,0 +1,86 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lowtide/event"
+	"lowtide/processor/broker"
+	"lowtide/rules"
+)
+
+// Options of Run. JS and Pack are required.
+type Options struct {
+	JS         jetstream.JetStream
+	Pack       *rules.Pack
+	Log        *slog.Logger
+	Partitions int // 0 is all of them
+}
+
+// Command judges what collectors publish, against a broker of its own.
+type Command struct {
+	NATS  string   `name:"nats" help:"Address of the NATS server." default:"nats://127.0.0.1:4222" env:"LOWTIDE_NATS"`
+	Rules []string `help:"Rule files over the built-in ones." type:"existingfile"`
+}
+
+// Run judges until ctx ends.
+func (c *Command) Run(ctx context.Context) error {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	pack, err := rules.Load(c.Rules...)
+	if err != nil {
+		return err
+	}
+	conn, err := broker.Dial(c.NATS, "lowtide-process", log)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return fmt.Errorf("use jetstream: %w", err)
+	}
+	if err := broker.Ensure(ctx, js, broker.Limits{}); err != nil {
+		return err
+	}
+	return Run(ctx, Options{JS: js, Pack: pack, Log: log})
+}
+
+// Run judges all partitions until ctx ends, each in its own goroutine, and returns nil then. A message is acknowledged after the
+// findings it caused are stored, so that a crash repeats findings (with the same ids) rather than losing them.
+func Run(ctx context.Context, o Options) error {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Partitions == 0 {
+		o.Partitions = event.PartitionCount
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var running sync.WaitGroup
+	for p := range o.Partitions {
+		running.Go(func() {
+			if err := newPartition(p, o).run(ctx); err != nil && ctx.Err() == nil {
+				stop(fmt.Errorf("judge partition %d: %w", p, err))
+			}
+		})
+	}
+	running.Wait()
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+const (
+	pull        = 500
+	pullWait    = 2 * time.Second
+	retryAfter  = time.Second
+	publishWait = 5 * time.Second
+)

@@ -1,0 +1,191 @@
+package sink
+
+import (
+	"io/fs"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"lowtide/event"
+)
+
+var tick = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// tickBatch is one tick of one worker on one card, as four sources tell it.
+func tickBatch(sequence uint64, at time.Time) Message {
+	host := &event.Host{Cluster: "prod", Name: "gpu-1", BootId: "b1"}
+	worker := &event.Worker{Pid: 42, StartTicks: event.Ptr(uint64(7)), Role: "worker", Unit: "vllm", Model: "m", GpuUuids: []string{"GPU-a"}}
+	stamp := timestamppb.New(at)
+	return Message{Sequence: sequence, Time: at, Subject: "lowtide.p.3.prod.gpu-1.sim", Batch: &event.Batch{Schema: event.Schema, Host: host, Source: "sim",
+		Producer: "p", Lane: event.LaneSamples, Sequence: sequence, Events: []*event.Event{
+			{Time: stamp, Host: host, Worker: worker, Process: &event.Process{RssBytes: event.Ptr(uint64(900)), Fds: event.Ptr(uint64(64))}},
+			{Time: stamp, Host: host, Worker: worker, Allocator: &event.Allocator{Backend: "native", AllocatedBytes: event.Ptr(uint64(500)), ReservedBytes: event.Ptr(uint64(600))}},
+			{Time: stamp, Host: host, Worker: worker, Engine: &event.Engine{KvUsage: event.Ptr(0.25), Running: event.Ptr(uint64(0)), Sleeping: event.Ptr(false)}},
+			{Time: stamp, Host: host, Worker: worker, GpuProcess: &event.GpuProcess{GpuUuid: "GPU-a", UsedBytes: event.Ptr(uint64(700))}},
+			{Time: stamp, Host: host, Gpu: &event.Gpu{Uuid: "GPU-a", TotalBytes: event.Ptr(uint64(1000))}},
+			{Time: stamp, Host: host, Machine: &event.Machine{MemoryTotalBytes: event.Ptr(uint64(2000))}},
+		}}}
+}
+
+func oomMessage(sequence uint64) Message {
+	m := tickBatch(sequence, tick)
+	m.Batch.Events = []*event.Event{{Time: timestamppb.New(tick), Host: m.Batch.Host, Worker: m.Batch.Events[0].Worker,
+		Oom: &event.Oom{Kind: "cuda", RequestedBytes: event.Ptr(uint64(128)), Text: "out of memory"}}}
+	return m
+}
+
+func findingMessage(sequence uint64, state string) Message {
+	return Message{Sequence: sequence, Time: tick, Subject: "lowtide.finding.i1", Finding: &event.Finding{ID: "f-" + state, Incident: "i1", Time: tick,
+		Subject: event.Subject{Kind: "worker", Key: "k"}, Slot: "prod/gpu-1/vllm/0/0", Rule: "retention", Class: "retention", State: state, Severity: event.Ticket,
+		Confidence: 0.7, Growth: &event.Growth{Value: 2, Low: 1, High: 3, Unit: "bytes"}}}
+}
+
+func table(t *testing.T, all []Rows, name string) Rows {
+	t.Helper()
+	for _, r := range all {
+		if r.Table == name {
+			return r
+		}
+	}
+	t.Fatalf("no rows of %s", name)
+	return Rows{}
+}
+
+func value(t *testing.T, r Rows, row int, column string) any {
+	t.Helper()
+	i := slices.Index(r.Columns, column)
+	if i < 0 {
+		t.Fatalf("%s has no column %s", r.Table, column)
+	}
+	return r.Values[row][i]
+}
+
+func TestJoinPutsATickInOneRow(t *testing.T) {
+	all := Join(Block{Messages: []Message{tickBatch(1, tick), tickBatch(2, tick.Add(time.Second)), oomMessage(3)}})
+	workers := table(t, all, TableWorkers)
+	if len(workers.Values) != 2 {
+		t.Fatalf("%d rows, want 2: one a tick", len(workers.Values))
+	}
+	for column, want := range map[string]any{"worker_key": "prod/gpu-1/b1/42/7", "slot": "prod/gpu-1/vllm/0/0", "gpu_uuid": "GPU-a",
+		"rss_bytes": uint64(900), "allocated_bytes": uint64(500), "kv_usage": 0.25, "running": uint64(0), "sleeping": false, "used_bytes": uint64(700),
+		"backend": "native", "waiting": nil, "active_bytes": nil, "rank": nil} {
+		if got := value(t, workers, 0, column); got != want {
+			t.Errorf("%s = %v, want %v", column, got, want)
+		}
+	}
+	events := table(t, all, TableEvents)
+	for column, want := range map[string]any{"event": "oom", "kind": "cuda", "requested_bytes": uint64(128), "free_bytes": nil, "sequence": uint64(3), "text": "out of memory"} {
+		if got := value(t, events, 0, column); got != want {
+			t.Errorf("%s = %v, want %v", column, got, want)
+		}
+	}
+}
+
+func TestJoinKeepsWhatItRefuses(t *testing.T) {
+	far := tickBatch(1, time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC))
+	far.Time = tick
+	poison := decode(false, "lowtide.p.3.prod.gpu-1.sim", "application/json", []byte("{"))
+	poison.Sequence, poison.Time = 2, tick
+	events := table(t, Join(Block{Messages: []Message{far, poison}}), TableEvents)
+	if len(events.Values) != 7 { // six events of the far tick and the poison
+		t.Fatalf("%d refused, want 7", len(events.Values))
+	}
+	if got := value(t, events, 6, "event"); got != "refused" {
+		t.Errorf("event = %v, want refused", got)
+	}
+	if got := value(t, events, 6, "body"); got != "{" {
+		t.Errorf("body = %v, want what was sent", got)
+	}
+}
+
+func TestDecodeRefusesAnotherHost(t *testing.T) {
+	data, err := event.EncodeBatch(tickBatch(1, tick).Batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := decode(false, "lowtide.p.3.prod.gpu-2.sim", "", data); !strings.Contains(m.Refused, "prod/gpu-1") {
+		t.Errorf("refused = %q, want the host named", m.Refused)
+	}
+	if m := decode(false, "lowtide.p.3.prod.gpu-1.sim", "", data); m.Refused != "" || len(m.Batch.Events) != 6 {
+		t.Errorf("refused = %q with %d events, want 6 events", m.Refused, len(m.Batch.GetEvents()))
+	}
+}
+
+// The .sql files are written by hand, the columns of the rows come from the generated types: they must be the same list.
+func TestSchemaHasTheColumnsOfTheVocabulary(t *testing.T) {
+	want := map[string][]string{TableWorkers: workerLayout.columns, TableGpus: gpuLayout.columns, TableHosts: hostLayout.columns,
+		TableEvents: eventColumns, TableFindings: findingColumns, TableIncidents: findingColumns}
+	list, err := migrations("lowtide")
+	if err != nil {
+		t.Fatal(err)
+	}
+	column := regexp.MustCompile("(?m)^    `([a-z0-9_]+)` [A-Z]")
+	for _, m := range list {
+		if strings.Contains(m.statement, ";") || strings.Count(m.statement, "IF NOT EXISTS") != 1 || strings.Contains(m.statement, "{") {
+			t.Errorf("%s is not one idempotent statement", m.name)
+		}
+		name := strings.TrimSuffix(m.name[len("0000_"):], ".sql")
+		if name == "workers" {
+			for _, c := range workerLayout.columns {
+				if !strings.Contains(m.statement, " AS "+c+",\n") && !strings.Contains(m.statement, " AS "+c+"\n") {
+					t.Errorf("view workers lacks %s", c)
+				}
+			}
+			continue
+		}
+		var got []string
+		for _, match := range column.FindAllStringSubmatch(m.statement, -1) {
+			got = append(got, match[1])
+		}
+		if !slices.Equal(got, want[name]) {
+			t.Errorf("%s has columns\n%v\nwant\n%v", m.name, got, want[name])
+		}
+		delete(want, name)
+	}
+	if len(want) > 0 {
+		t.Errorf("no file for %v", want)
+	}
+	if files, _ := fs.Glob(schemaFiles, "schema/*.sql"); len(files) != 7 {
+		t.Errorf("%d files, want 7", len(files))
+	}
+}
+
+func FuzzBlock(f *testing.F) {
+	data, err := event.EncodeBatch(tickBatch(1, tick).Batch)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(false, "", data)
+	f.Add(false, "application/json", []byte(`{"host":{"cluster":"prod","name":"gpu-1"},"lane":"samples","source":"x","events":[{"time":"2026-01-01T00:00:00Z","mark":{"name":"a"}}]}`))
+	f.Add(true, "", []byte(`{"id":"a","time":"2026-01-01T00:00:00Z"}`))
+	f.Fuzz(func(t *testing.T, finding bool, contentType string, data []byte) {
+		m := decode(finding, "lowtide.p.3.prod.gpu-1.sim", contentType, data)
+		m.Time = tick
+		all := Join(Block{Messages: []Message{m}})
+		for _, r := range all {
+			for _, row := range r.Values {
+				if len(row) != len(r.Columns) {
+					t.Fatalf("%s: row of %d values for %d columns", r.Table, len(row), len(r.Columns))
+				}
+			}
+		}
+		if m.Refused != "" && len(all) != 1 {
+			t.Fatalf("a refused message made %d tables", len(all))
+		}
+	})
+}
+
+func BenchmarkJoin(b *testing.B) {
+	var block Block
+	for i := range 1000 {
+		block.Messages = append(block.Messages, tickBatch(uint64(i), tick.Add(time.Duration(i)*time.Second)))
+	}
+	for b.Loop() {
+		Join(block)
+	}
+	b.ReportMetric(float64(b.N*1000)/b.Elapsed().Seconds(), "worker-samples/s")
+}

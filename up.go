@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	json "github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lowtide/collector"
+	"lowtide/collector/demo"
+	"lowtide/collector/process"
+	"lowtide/collector/recording"
+	"lowtide/collector/sim"
+	"lowtide/event"
+	"lowtide/notifier"
+	"lowtide/processor"
+	"lowtide/processor/broker"
+	"lowtide/rules"
+	"lowtide/sink"
+	"lowtide/sink/engine"
+)
+
+// demoAge is how long ago the recording seems to have started: its seven hours lie in the past and are judged at once.
+const demoAge = 12 * time.Hour
+
+// UpCommand is `up`: every part of Lowtide in this process, on this machine.
+type UpCommand struct {
+	Data         string        `env:"LOWTIDE_DATA" type:"path" default:"~/.local/share/lowtide" placeholder:"DIR" help:"Folder of the broker and the store."`
+	NATS         string        `name:"nats" env:"LOWTIDE_NATS" placeholder:"URL" help:"Use this server instead of the one in this process."`
+	Listen       string        `default:"127.0.0.1:0" placeholder:"HOST:PORT" help:"Where the broker in this process listens."`
+	Demo         bool          `help:"Play a recorded leak beside simulated hosts. On by itself where no GPU is found."`
+	Recording    []string      `placeholder:"FILE" type:"existingfile" help:"Play these recordings instead of the one of --demo."`
+	Library      string        `placeholder:"FILE" help:"libchdb.so; default: where make engine puts it."`
+	SlackToken   string        `name:"slack-token-file" type:"existingfile" placeholder:"FILE" help:"File with the Slack token; or LOWTIDE_SLACK_TOKEN."`
+	SlackChannel string        `env:"LOWTIDE_SLACK_CHANNEL" placeholder:"ID" help:"Slack channel for incidents."`
+	Cluster      string        `env:"LOWTIDE_CLUSTER" default:"local" help:"Name of the cluster."`
+	Interval     time.Duration `default:"5s" help:"Time between two readings."`
+
+	SlackURL string `kong:"-"` // of the API; empty for Slack's own
+
+	log *slog.Logger
+	all *parts
+}
+
+// Run starts the parts, waits until ctx ends or one of them fails, and stops them.
+func (c *UpCommand) Run(ctx context.Context) error {
+	c.log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if !c.Demo && len(c.Recording) == 0 && !hasGPU() {
+		c.Demo = true
+		fmt.Fprintln(os.Stderr, "no GPU on this machine: playing a recorded leak and simulated hosts (--demo)")
+	}
+	c.all = newParts()
+	err := c.start(ctx)
+	if err == nil {
+		err = c.all.wait(ctx)
+	}
+	return errors.Join(err, c.all.stop())
+}
+
+func (c *UpCommand) start(ctx context.Context) error {
+	if err := os.MkdirAll(c.Data, 0o700); err != nil {
+		return broker.Explain("create folder "+c.Data, err)
+	}
+	pack, err := rules.Builtin()
+	if err != nil {
+		return fmt.Errorf("load rules: %w", err)
+	}
+	js, err := c.broker(ctx)
+	if err != nil {
+		return err
+	}
+	store, err := c.store(ctx)
+	if err != nil {
+		return err
+	}
+	if store != nil {
+		c.all.run("store", func(ctx context.Context) error {
+			return sink.RunStore(ctx, js, store, c.log, event.PartitionCount)
+		})
+	}
+	c.all.run("judge", func(ctx context.Context) error {
+		return processor.Run(ctx, processor.Options{JS: js, Pack: pack, Log: c.log})
+	})
+	token := os.Getenv("LOWTIDE_SLACK_TOKEN")
+	if c.SlackToken != "" {
+		token = "" // a flag comes before the environment
+	}
+	c.all.run("notifier", func(ctx context.Context) error {
+		return notifier.Run(ctx, js, notifier.Options{
+			SlackToken: token, SlackTokenFile: c.SlackToken, SlackChannel: c.SlackChannel, SlackURL: c.SlackURL, Out: os.Stdout, Log: c.log,
+		})
+	})
+	return c.collector(js)
+}
+
+// broker starts or dials the server and leaves its address in up.json for the other commands.
+func (c *UpCommand) broker(ctx context.Context) (jetstream.JetStream, error) {
+	var conn *nats.Conn
+	var limits broker.Limits
+	address := c.NATS
+	if address == "" {
+		token := rand.Text() // anybody on this machine can reach the port; only who can read up.json may use it
+		server, err := broker.Start(ctx, broker.Options{StoreDir: filepath.Join(c.Data, "nats"), Listen: c.Listen, Token: token, Log: c.log})
+		if err != nil {
+			return nil, err
+		}
+		c.all.onStop("broker", func(context.Context) error { server.Close(); return nil })
+		c.all.run("broker", server.Watch)
+		if conn, err = server.Connect(); err != nil {
+			return nil, err
+		}
+		limits = server.Limits()
+		address = strings.Replace(server.ClientURL(), "nats://", "nats://"+url.PathEscape(token)+"@", 1)
+	} else {
+		var err error
+		if conn, err = broker.Dial(address, "up", c.log); err != nil {
+			return nil, err
+		}
+	}
+	c.all.onStop("connection", func(context.Context) error { conn.Close(); return nil })
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return nil, fmt.Errorf("open jetstream: %w", err)
+	}
+	if err := broker.Ensure(ctx, js, limits); err != nil {
+		return nil, err
+	}
+	c.log.Info("broker is ready", "address", broker.Redact(address))
+	return js, c.leave("up.json", map[string]string{"nats": address})
+}
+
+// store starts the engine. Without its library there is no store, and everything else works: paging does not need one.
+func (c *UpCommand) store(ctx context.Context) (*sink.ClickHouse, error) {
+	e, err := engine.Start(ctx, engine.Options{Library: c.Library, DataDir: filepath.Join(c.Data, "engine"), Log: c.log})
+	if errors.Is(err, engine.ErrLibraryMissing) {
+		fmt.Fprintln(os.Stderr, "\nNO STORE: the ClickHouse engine is missing, so nothing can be asked by SQL. Run `make engine`. Everything else works.")
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.all.onStop("engine", func(context.Context) error { return e.Close() })
+	store, err := sink.Open(ctx, sink.Options{Addr: e.Addr(), User: engine.RoleWriter, Password: e.Password(engine.RoleWriter), Log: c.log})
+	if err != nil {
+		return nil, err
+	}
+	c.all.onStop("store connection", func(context.Context) error { return store.Close() })
+	if err := store.Migrate(ctx); err != nil {
+		return nil, err
+	}
+	c.log.Info("store is ready", "address", "http://"+e.Addr())
+	return store, c.leave("engine.json", map[string]string{"addr": e.Addr()})
+}
+
+func (c *UpCommand) collector(js jetstream.JetStream) error {
+	name, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("read hostname: %w", err)
+	}
+	host := &event.Host{Cluster: c.Cluster, Name: event.Token(name), BootId: process.BootID("/proc")}
+	publisher := collector.NewPublisher(js, collector.PublisherOptions{Log: c.log})
+	c.all.onStop("publisher", publisher.Close)
+	sources, err := c.sources(time.Now(), publisher.Ready)
+	if err != nil {
+		return err
+	}
+	options := collector.Options{Sources: sources, Host: host, Outlet: publisher, Interval: c.Interval, Log: c.log}
+	if c.Demo || len(c.Recording) > 0 {
+		options.Interval = min(c.Interval, time.Second) // hours of recording wait, two thousand events a tick
+	}
+	c.all.run("collector", func(ctx context.Context) error { return collector.Run(ctx, options) })
+	return nil
+}
+
+func (c *UpCommand) sources(now time.Time, ready func() bool) ([]collector.Source, error) {
+	var sources []collector.Source
+	start := now.Add(-demoAge)
+	for _, path := range c.Recording {
+		options := recording.Options{Start: start, Ready: ready}
+		if len(c.Recording) > 1 {
+			options.Suffix, _, _ = strings.Cut(filepath.Base(path), ".") // they may come from one host
+		}
+		played, err := recording.Open(path, options)
+		if err != nil {
+			return nil, err
+		}
+		c.all.onStop("recording "+path, func(context.Context) error { return played.Close() })
+		sources = append(sources, played)
+	}
+	if c.Demo && len(c.Recording) == 0 {
+		played, err := recording.New(demo.Leak(), demo.Name, recording.Options{Start: start, Ready: ready})
+		if err != nil {
+			return nil, err
+		}
+		sources = append(sources, played)
+	}
+	if c.Demo {
+		simulated, err := sim.New(sim.Options{Cluster: "sim", Hosts: 2, Kinds: []sim.Kind{sim.Healthy}, Step: c.Interval, Ready: ready})
+		if err != nil {
+			return nil, err
+		}
+		sources = append(sources, simulated)
+	}
+	if len(sources) > 0 {
+		return sources, nil // this machine's own python processes would only blur what is shown
+	}
+	watched, err := process.New(process.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return append(sources, watched), nil
+}
+
+// leave writes a small file for the other commands, whole or not at all.
+func (c *UpCommand) leave(name string, content map[string]string) error {
+	text, err := json.Marshal(content)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	path := filepath.Join(c.Data, name)
+	if err := os.WriteFile(path+".new", append(text, '\n'), 0o600); err != nil {
+		return broker.Explain("write "+path, err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return broker.Explain("write "+path, err)
+	}
+	return nil
+}
+
+func hasGPU() bool {
+	for _, path := range []string{"/dev/nvidia0", "/proc/driver/nvidia"} {
+		if _, err := os.Stat(path); err == nil {
+			return true
+		}
+	}
+	return false
+}
