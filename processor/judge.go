@@ -4,6 +4,7 @@ package processor
 
 import (
 	"math"
+	"strings"
 	"time"
 
 	"lowtide/event"
@@ -157,7 +158,7 @@ func growth(s *variable.Sample, series string) *event.Growth {
 	if !known || !lowKnown || !highKnown {
 		return nil
 	}
-	return &event.Growth{Value: value, Low: low, High: high, Unit: variable.All()[id].Unit}
+	return &event.Growth{Value: value, Low: low, High: high, Unit: strings.TrimSuffix(variable.All()[id].Unit, "/h")}
 }
 
 func measure(s *variable.Sample, name string) *event.Measure {
