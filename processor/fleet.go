@@ -7,14 +7,15 @@ import (
 
 	"lowtide/event"
 	"lowtide/processor/incident"
-	"lowtide/processor/worker"
 	"lowtide/rules"
 )
 
-// ordered returns the rules in the order in which classes explain each other.
+// ordered returns the rules that are judged here, in the order in which classes explain each other.
 func (j *Judge) ordered() []*rules.Rule {
 	if j.rules == nil {
-		j.rules = slices.Clone(j.pack.Rules)
+		j.rules = slices.DeleteFunc(slices.Clone(j.pack.Rules), func(r *rules.Rule) bool {
+			return !r.Enabled || r.Shadow || r.Scope != "worker"
+		})
 		slices.SortStableFunc(j.rules, func(a, b *rules.Rule) int {
 			return cmp.Compare(incident.Precedence(a.Class), incident.Precedence(b.Class))
 		})
@@ -23,12 +24,12 @@ func (j *Judge) ordered() []*rules.Rule {
 }
 
 // sorted returns the workers in the order of their keys, so that the same events give the same findings in the same order.
-func (j *Judge) sorted() []*worker.Worker {
-	all := make([]*worker.Worker, 0, len(j.workers))
+func (j *Judge) sorted() []*watched {
+	all := make([]*watched, 0, len(j.workers))
 	for _, w := range j.workers {
 		all = append(all, w)
 	}
-	slices.SortFunc(all, func(a, b *worker.Worker) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(all, func(a, b *watched) int { return strings.Compare(a.Key, b.Key) })
 	return all
 }
 
@@ -43,7 +44,7 @@ func (j *Judge) sweep() {
 }
 
 func (j *Judge) forgetOldest() {
-	var oldest *worker.Worker
+	var oldest *watched
 	for _, w := range j.sorted() {
 		if oldest == nil || w.Last.Before(oldest.Last) {
 			oldest = w
@@ -54,10 +55,10 @@ func (j *Judge) forgetOldest() {
 	}
 }
 
-func (j *Judge) forget(w *worker.Worker) {
+func (j *Judge) forget(w *watched) {
 	delete(j.workers, w.Key)
-	drop := func(in map[string][]*worker.Worker, key string) {
-		if in[key] = slices.DeleteFunc(in[key], func(other *worker.Worker) bool { return other == w }); len(in[key]) == 0 {
+	drop := func(in map[string][]*watched, key string) {
+		if in[key] = slices.DeleteFunc(in[key], func(other *watched) bool { return other == w }); len(in[key]) == 0 {
 			delete(in, key)
 		}
 	}

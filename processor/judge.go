@@ -26,10 +26,10 @@ var growthSeries = map[string]string{"retention": "live", "native_growth": "outs
 type Judge struct {
 	pack      *rules.Pack
 	emit      func(*event.Finding)
-	workers   map[string]*worker.Worker
-	instances map[string][]*worker.Worker
-	devices   map[string][]*worker.Worker // by host and GPU
-	rules     []*rules.Rule               // the pack's, in the order of precedence
+	workers   map[string]*watched
+	instances map[string][]*watched
+	devices   map[string][]*watched // by host and GPU
+	rules     []*rules.Rule         // the pack's, in the order of precedence
 	incidents *incident.Tracker
 	newest    time.Time
 	swept     time.Time
@@ -37,8 +37,8 @@ type Judge struct {
 
 // NewJudge returns a judge that calls emit with every transition, in the goroutine that calls Apply or Flush.
 func NewJudge(pack *rules.Pack, emit func(*event.Finding)) *Judge {
-	return &Judge{pack: pack, emit: emit, workers: make(map[string]*worker.Worker), instances: make(map[string][]*worker.Worker),
-		devices: make(map[string][]*worker.Worker), incidents: incident.NewTracker()}
+	return &Judge{pack: pack, emit: emit, workers: make(map[string]*watched), instances: make(map[string][]*watched),
+		devices: make(map[string][]*watched), incidents: incident.NewTracker()}
 }
 
 // Apply takes one event that names its host.
@@ -74,7 +74,7 @@ func (j *Judge) Flush() {
 	}
 }
 
-func (j *Judge) give(w *worker.Worker, e *event.Event) {
+func (j *Judge) give(w *watched, e *event.Event) {
 	if w.Apply(e) {
 		at := w.Last
 		if e.Oom != nil {
@@ -84,7 +84,7 @@ func (j *Judge) give(w *worker.Worker, e *event.Event) {
 	}
 }
 
-func (j *Judge) worker(e *event.Event) *worker.Worker {
+func (j *Judge) worker(e *event.Event) *watched {
 	key := event.WorkerKey(e.Host, e.Worker)
 	if w := j.workers[key]; w != nil {
 		return w
@@ -92,7 +92,7 @@ func (j *Judge) worker(e *event.Event) *worker.Worker {
 	if len(j.workers) >= maxWorkers {
 		j.forgetOldest()
 	}
-	w := worker.New(key, e.Host, e.Worker, e.At())
+	w := &watched{Worker: worker.New(key, e.Host, e.Worker, e.At()), answers: make([]answer, len(j.ordered()))}
 	j.workers[key] = w
 	j.instances[w.Instance] = append(j.instances[w.Instance], w)
 	for _, uuid := range e.Worker.GpuUuids {
@@ -102,21 +102,45 @@ func (j *Judge) worker(e *event.Event) *worker.Worker {
 	return w
 }
 
-func (j *Judge) evaluate(w *worker.Worker, at time.Time) {
-	for _, rule := range j.ordered() {
-		if !rule.Enabled || rule.Scope != "worker" {
+// watched is a worker with what each rule last said about it.
+type watched struct {
+	*worker.Worker
+	answers []answer
+}
+
+type answer struct {
+	generations uint64 // of all that the rule reads; they only grow, so that the same sum means the same values
+	result      rules.Result
+	known       bool
+}
+
+// ask evaluates a rule when something it reads has changed.
+func (a *answer) ask(rule *rules.Rule, s *variable.Sample) rules.Result {
+	var sum uint64
+	for _, id := range rule.Reads() {
+		sum += s.Generation(id)
+	}
+	if !a.known || sum != a.generations {
+		a.generations, a.result, a.known = sum, rule.Evaluate(s), true
+	}
+	return a.result
+}
+
+func (j *Judge) evaluate(w *watched, at time.Time) {
+	open := len(j.incidents.Open(w.Slot)) > 0
+	for i, rule := range j.ordered() {
+		result := w.answers[i].ask(rule, w.Sample())
+		if !open && result.When != rules.True {
 			continue
 		}
-		o := incident.Observation{Time: at, Slot: w.Slot, Rule: rule, Result: rule.Evaluate(w.Sample()), Worker: w.Key}
-		if rule.Shadow {
-			continue
-		}
+		o := incident.Observation{Time: at, Slot: w.Slot, Rule: rule, Result: result, Worker: w.Key}
 		if series, ok := growthSeries[rule.Class]; ok {
 			o.Growth, o.Proven = true, w.Proven(series)
 			o.Onset, _ = w.Called(series)
 		}
-		o.Fill = func(f *event.Finding) { fill(f, w, rule) }
+		o.Fill = func(f *event.Finding) { fill(f, w.Worker, rule) }
 		if f := j.incidents.Observe(o); f != nil {
+			open = true
 			j.emit(f)
 		}
 	}

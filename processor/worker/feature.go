@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"lowtide/event"
 	"lowtide/processor/trend"
 	"lowtide/rules/variable"
 )
@@ -13,9 +14,7 @@ type call struct {
 	early, steady bool
 	onset         time.Time
 	growth        trend.Growth
-	points        int       // points that it was computed from
-	newest        time.Time // and the newest of them
-	proven        bool      // level, with four points over three hours that say so
+	proven        bool // level, with four points over three hours that say so
 }
 
 // ids of one series' variables, found once.
@@ -62,21 +61,15 @@ func (w *Worker) flag(name string, v bool)   { w.sample.SetBool(variable.Must(na
 // features fills the sample.
 func (w *Worker) features(at time.Time) {
 	now := w.now.levels()
-	points := w.quiet.comparables(w.warm())
 	for i := range now {
 		if !math.IsNaN(now[i]) {
 			w.sample.SetNumber(ids[i].now, now[i])
 		}
-		w.series(i, points)
 	}
-	w.set("quiet.count", float64(len(points)))
-	if len(points) > 0 {
-		w.set("quiet.hours", points[len(points)-1].at.Sub(points[0].at).Hours())
+	if basis := (basis{w.quiet.version, len(w.ooms.times), w.ready, w.Config}); basis != w.basis {
+		w.basis = basis // nothing else can change what quiet points say
+		w.judgePoints()
 	}
-	w.flag("quiet.matched", false)
-	w.flag("quiet.inferred", false)
-	w.residues(points)
-	w.movers(points)
 	w.loadFeatures(at)
 	w.oomFeatures(at)
 	w.headroom()
@@ -85,6 +78,28 @@ func (w *Worker) features(at time.Time) {
 		start = s.AsTime()
 	}
 	w.set("age.hours", at.Sub(start).Hours())
+}
+
+// basis is all that judgePoints depends on.
+type basis struct {
+	points, ooms int
+	ready        time.Time
+	config       *event.Config
+}
+
+func (w *Worker) judgePoints() {
+	points := w.quiet.comparables(w.warm())
+	for i := range w.calls {
+		w.series(i, points)
+	}
+	w.set("quiet.count", float64(len(points)))
+	if len(points) > 0 {
+		w.set("quiet.hours", points[len(points)-1].at.Sub(points[0].at).Hours())
+	}
+	w.flag("quiet.matched", false)
+	w.flag("quiet.inferred", false)
+	w.residues()
+	w.movers(points)
 }
 
 // columns returns hours and levels of one series, and the noise: the larger of the floor and the median spread inside points.
@@ -121,11 +136,6 @@ func (w *Worker) series(i int, points []*point) {
 	if len(points) == 0 {
 		return
 	}
-	newest := points[len(points)-1].at
-	if c.points == len(points) && c.newest.Equal(newest) && w.quiet.samples > 2 {
-		return // nothing new under the rolling minimum
-	}
-	c.points, c.newest = len(points), newest
 	x, y, sigma := columns(i, points)
 	if len(x) == 0 {
 		return
@@ -161,7 +171,13 @@ func (w *Worker) series(i int, points []*point) {
 	}
 	w.sample.SetBool(id.early, c.early)
 	w.sample.SetBool(id.steady, c.steady)
-	w.perWork(i, points)
+	if c.growth.Low > 0 {
+		w.perWork(i, points)
+		return
+	}
+	for _, per := range []variable.ID{id.request, id.abort, id.errors, id.token} {
+		w.sample.Unset(per)
+	}
 }
 
 // levelNow is the proof that growth ended: the last four or more points, over three hours, whose upper bound of growth is under

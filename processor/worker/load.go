@@ -31,7 +31,6 @@ type load struct {
 	unhindered []float64 // p95 TTFT of samples in which work ran and nothing waited: the worker's own baseline
 	fastest    float64   // p95 TTFT, seconds
 	slowAt     time.Time
-	stormAt    time.Time
 	finished   uint64
 	tokens     uint64
 	movedAt    time.Time
@@ -79,12 +78,15 @@ func (l *load) slow(e *event.Engine) bool {
 	if l.fastest == 0 || ttft < l.fastest {
 		l.fastest = ttft
 	}
+	if ttft <= latencyFloor {
+		return false
+	}
 	baseline := l.fastest // of a worker that was full from its first minute, which has never been seen unhindered
 	if len(l.unhindered) >= 3 {
 		sorted := slices.Sorted(slices.Values(l.unhindered))
 		baseline = sorted[len(sorted)/2]
 	}
-	return ttft > latencyFloor && ttft > latencyRatio*baseline
+	return ttft > latencyRatio*baseline
 }
 
 // slowNow wants three of the last six samples: one slow window is noise.

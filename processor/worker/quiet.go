@@ -45,6 +45,7 @@ type quiet struct {
 	kept    bool // the present quiet has given its point, the newest one
 	last    time.Time
 	work    float64 // progress at the last point
+	version int     // grows when a point comes or changes
 }
 
 func (q *quiet) observe(at time.Time, r *reading, l levels) {
@@ -66,6 +67,7 @@ func (q *quiet) observe(at time.Time, r *reading, l levels) {
 	switch {
 	case q.kept && at.Sub(q.last) < quietIdle:
 		q.points[len(q.points)-1] = q.open // still the same quiet: its lowest may come later
+		q.version++
 	case q.samples < 2 || at.Sub(q.since) < quietHold:
 	case !q.last.IsZero() && at.Sub(q.last) < quietEvery:
 	case !q.last.IsZero() && progress == q.work && at.Sub(q.last) < quietIdle:
@@ -88,6 +90,7 @@ func (q *quiet) keep(at time.Time, progress float64) {
 	}
 	q.points = append(q.points, q.open)
 	q.last, q.kept, q.work = at, true, progress
+	q.version++
 }
 
 func (p *point) merge(at time.Time, r *reading, l levels) {

@@ -54,7 +54,6 @@ type reading struct {
 	process  *event.Process
 
 	freshAllocator, freshGPU, freshProcess, freshEngine bool
-	newest                                              time.Time
 }
 
 func (r *reading) takes(e *event.Event) bool {

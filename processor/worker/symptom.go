@@ -9,7 +9,7 @@ import (
 )
 
 // residues are what should be empty when nothing runs: the lower of the last two quiet points. They need no warm-up.
-func (w *Worker) residues([]*point) {
+func (w *Worker) residues() {
 	n := len(w.quiet.points)
 	if n < 2 {
 		return

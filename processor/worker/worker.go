@@ -33,6 +33,7 @@ type Worker struct {
 	quiet  quiet
 	ooms   ooms
 	sample *variable.Sample
+	basis  basis
 	calls  [seriesCount]call
 }
 
