@@ -108,7 +108,7 @@ func TestEndToEnd(t *testing.T) {
 	data := t.TempDir()
 	t.Setenv("LOWTIDE_SLACK_TOKEN", "xoxb-test")
 	up := &UpCommand{
-		Data: data, Listen: "127.0.0.1:0", Cluster: "local", Interval: time.Second, SlackChannel: "C1", SlackURL: api,
+		Data: data, Listen: "127.0.0.1:0", Cluster: "local", Interval: time.Second, announcing: announcing{SlackChannel: "C1", SlackURL: api},
 		Recording: []string{"collector/demo/leak.ndjson.gz", "testdata/healthy.ndjson.gz"},
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)

@@ -24,7 +24,7 @@ import (
 type commands struct {
 	Up          UpCommand               `cmd:"" help:"Run everything on this machine."`
 	Collect     collector.Command       `cmd:"" help:"Run the agent of one host."`
-	Process     processor.Command       `cmd:"" help:"Judge what the collectors publish."`
+	Process     ProcessCommand          `cmd:"" help:"Judge, store and announce what the collectors publish."`
 	Engine      engine.Command          `cmd:"" help:"Run the embedded ClickHouse engine."`
 	EngineChild engine.ChildCommand     `cmd:"" hidden:""`
 	Replay      processor.ReplayCommand `cmd:"" help:"Judge recordings: no broker, no store, no clock."`

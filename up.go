@@ -35,18 +35,15 @@ const demoAge = 12 * time.Hour
 
 // UpCommand is `up`: every part of Lowtide in this process, on this machine.
 type UpCommand struct {
-	Data         string        `env:"LOWTIDE_DATA" type:"path" default:"~/.local/share/lowtide" placeholder:"DIR" help:"Folder of the broker and the store."`
-	NATS         string        `name:"nats" env:"LOWTIDE_NATS" placeholder:"URL" help:"Use this server instead of the one in this process."`
-	Listen       string        `default:"127.0.0.1:0" placeholder:"HOST:PORT" help:"Where the broker in this process listens."`
-	Demo         bool          `help:"Play a recorded leak beside simulated hosts. On by itself where no GPU is found."`
-	Recording    []string      `placeholder:"FILE" type:"existingfile" help:"Play these recordings instead of the one of --demo."`
-	Library      string        `placeholder:"FILE" help:"libchdb.so; default: where make engine puts it."`
-	SlackToken   string        `name:"slack-token-file" type:"existingfile" placeholder:"FILE" help:"File with the Slack token; or LOWTIDE_SLACK_TOKEN."`
-	SlackChannel string        `env:"LOWTIDE_SLACK_CHANNEL" placeholder:"ID" help:"Slack channel for incidents."`
-	Cluster      string        `env:"LOWTIDE_CLUSTER" default:"local" help:"Name of the cluster."`
-	Interval     time.Duration `default:"5s" help:"Time between two readings."`
-
-	SlackURL string `kong:"-"` // of the API; empty for Slack's own
+	Data      string   `env:"LOWTIDE_DATA" type:"path" default:"~/.local/share/lowtide" placeholder:"DIR" help:"Folder of the broker and the store."`
+	NATS      string   `name:"nats" env:"LOWTIDE_NATS" placeholder:"URL" help:"Use this server instead of the one in this process."`
+	Listen    string   `default:"127.0.0.1:0" placeholder:"HOST:PORT" help:"Where the broker in this process listens."`
+	Demo      bool     `help:"Play a recorded leak beside simulated hosts. On by itself where no GPU is found."`
+	Recording []string `placeholder:"FILE" type:"existingfile" help:"Play these recordings instead of the one of --demo."`
+	Library   string   `placeholder:"FILE" help:"libchdb.so; default: where make engine puts it."`
+	announcing
+	Cluster  string        `env:"LOWTIDE_CLUSTER" default:"local" help:"Name of the cluster."`
+	Interval time.Duration `default:"5s" help:"Time between two readings."`
 
 	log *slog.Logger
 	all *parts
@@ -91,15 +88,7 @@ func (c *UpCommand) start(ctx context.Context) error {
 	c.all.run("judge", func(ctx context.Context) error {
 		return processor.Run(ctx, processor.Options{JS: js, Pack: pack, Log: c.log})
 	})
-	token := os.Getenv("LOWTIDE_SLACK_TOKEN")
-	if c.SlackToken != "" {
-		token = "" // a flag comes before the environment
-	}
-	c.all.run("notifier", func(ctx context.Context) error {
-		return notifier.Run(ctx, js, notifier.Options{
-			SlackToken: token, SlackTokenFile: c.SlackToken, SlackChannel: c.SlackChannel, SlackURL: c.SlackURL, Out: os.Stdout, Log: c.log,
-		})
-	})
+	c.all.run("notifier", func(ctx context.Context) error { return notifier.Run(ctx, js, c.notifier(c.log)) })
 	return c.collector(js)
 }
 

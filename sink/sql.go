@@ -59,8 +59,8 @@ FROM (
     SELECT slot, gpu_uuid AS gpu, any(host) AS host, argMax(model, time) AS model, argMax(release, time) AS release,
         argMax(allocated_bytes, time) AS live,
         argMax(toInt64(used_bytes) - toInt64(reserved_bytes), time) AS outside,
-        argMax(kv_usage, time) AS kv, argMax(running, time) AS running, max(time) AS seen
-    FROM workers WHERE time > now() - INTERVAL 1 HOUR
+        round(argMax(kv_usage, time), 3) AS kv, argMax(running, time) AS running, max(time) AS seen
+    FROM workers WHERE time > now() - INTERVAL 1 HOUR OR slot IN (SELECT slot FROM incidents FINAL WHERE state != 'resolved')
     GROUP BY slot, gpu_uuid
 ) AS w
 LEFT JOIN (

@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lowtide/event"
-	"lowtide/processor/broker"
 	"lowtide/rules"
 )
 
@@ -22,34 +20,6 @@ type Options struct {
 	Pack       *rules.Pack
 	Log        *slog.Logger
 	Partitions int // 0 is all of them
-}
-
-// Command judges what collectors publish, against a broker of its own.
-type Command struct {
-	NATS  string   `name:"nats" help:"Address of the NATS server." default:"nats://127.0.0.1:4222" env:"LOWTIDE_NATS"`
-	Rules []string `help:"Rule files over the built-in ones." type:"existingfile"`
-}
-
-// Run judges until ctx ends.
-func (c *Command) Run(ctx context.Context) error {
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	pack, err := rules.Load(c.Rules...)
-	if err != nil {
-		return err
-	}
-	conn, err := broker.Dial(c.NATS, "lowtide-process", log)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		return fmt.Errorf("use jetstream: %w", err)
-	}
-	if err := broker.Ensure(ctx, js, broker.Limits{}); err != nil {
-		return err
-	}
-	return Run(ctx, Options{JS: js, Pack: pack, Log: log})
 }
 
 // Run judges all partitions until ctx ends, each in its own goroutine, and returns nil then. A message is acknowledged after the

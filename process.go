@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lowtide/event"
+	"lowtide/notifier"
+	"lowtide/processor"
+	"lowtide/processor/broker"
+	"lowtide/rules"
+	"lowtide/sink"
+)
+
+// announcing are the flags of every command that tells people.
+type announcing struct {
+	SlackToken   string `name:"slack-token-file" type:"existingfile" placeholder:"FILE" help:"File with the Slack token; or LOWTIDE_SLACK_TOKEN."`
+	SlackChannel string `env:"LOWTIDE_SLACK_CHANNEL" placeholder:"ID" help:"Slack channel for incidents."`
+	SlackURL     string `kong:"-"` // of the API; empty for Slack's own
+}
+
+// notifier returns options that post to Slack where there is a token, else print.
+func (a announcing) notifier(log *slog.Logger) notifier.Options {
+	token := os.Getenv("LOWTIDE_SLACK_TOKEN")
+	if a.SlackToken != "" {
+		token = "" // a flag comes before the environment
+	}
+	return notifier.Options{SlackToken: token, SlackTokenFile: a.SlackToken, SlackChannel: a.SlackChannel, SlackURL: a.SlackURL, Out: os.Stdout, Log: log}
+}
+
+// ProcessCommand is `process`: the judge, the store and the cards of a fleet, over a broker and a ClickHouse of their own.
+type ProcessCommand struct {
+	NATS       string   `name:"nats" env:"LOWTIDE_NATS" default:"nats://127.0.0.1:4222" placeholder:"URL" help:"The NATS server with JetStream."`
+	Rules      []string `type:"existingfile" placeholder:"FILE" help:"Rule files over the built-in ones."`
+	ClickHouse string   `name:"clickhouse" env:"LOWTIDE_CLICKHOUSE" placeholder:"HOST:PORT" help:"Where to store; left out, nothing is stored."`
+	Protocol   string   `enum:"http,native" default:"http" help:"How to speak to ClickHouse: http or native."`
+	User       string   `env:"LOWTIDE_CLICKHOUSE_USER" default:"lowtide" help:"ClickHouse user; the password comes from LOWTIDE_CLICKHOUSE_PASSWORD."`
+	announcing
+}
+
+// Run judges, stores and announces until ctx ends.
+func (c *ProcessCommand) Run(ctx context.Context) error {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	all := newParts()
+	err := c.start(ctx, all, log)
+	if err == nil {
+		err = all.wait(ctx)
+	}
+	return errors.Join(err, all.stop())
+}
+
+func (c *ProcessCommand) start(ctx context.Context, all *parts, log *slog.Logger) error {
+	pack, err := rules.Load(c.Rules...)
+	if err != nil {
+		return err
+	}
+	conn, err := broker.Dial(c.NATS, "process", log)
+	if err != nil {
+		return err
+	}
+	all.onStop("connection", func(context.Context) error { conn.Close(); return nil })
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return fmt.Errorf("open jetstream: %w", err)
+	}
+	if err := broker.Ensure(ctx, js, broker.Limits{}); err != nil {
+		return err
+	}
+	if c.ClickHouse != "" {
+		store, err := sink.Open(ctx, sink.Options{Protocol: c.Protocol, Addr: c.ClickHouse, User: c.User, Password: os.Getenv("LOWTIDE_CLICKHOUSE_PASSWORD"), Log: log})
+		if err != nil {
+			return err
+		}
+		all.onStop("store connection", func(context.Context) error { return store.Close() })
+		if err := store.Migrate(ctx); err != nil {
+			return err
+		}
+		all.run("store", func(ctx context.Context) error { return sink.RunStore(ctx, js, store, log, event.PartitionCount) })
+	} else {
+		log.Warn("nothing is stored: --clickhouse is not set")
+	}
+	all.run("judge", func(ctx context.Context) error {
+		return processor.Run(ctx, processor.Options{JS: js, Pack: pack, Log: log})
+	})
+	all.run("notifier", func(ctx context.Context) error { return notifier.Run(ctx, js, c.notifier(log)) })
+	return nil
+}
