@@ -167,10 +167,11 @@ func (p *sessions) run(ctx context.Context, s *session, q *query) (*result, *que
 		}
 	}
 	if o.err != nil {
-		if qe, ok := o.err.(*queryError); ok {
-			return nil, qe
+		// What a failed query had written already, the library puts before the result of the next one.
+		if err := s.command("SELECT 1"); err != nil {
+			s.broken = true
 		}
-		return nil, failure(codeLogical, "LOGICAL_ERROR", "%v", o.err)
+		return nil, asQueryError(o.err)
 	}
 	return o.result, nil
 }
