@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -151,6 +152,19 @@ func TestEndToEnd(t *testing.T) {
 	slack.mu.Unlock()
 	if text := slack.newest(); !strings.Contains(text, "retention") {
 		t.Errorf("the message says %q", text)
+	}
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	queries := regexp.MustCompile(`(?m)^\./lowtide sql "(.+)"$`).FindAllStringSubmatch(string(readme), -1)
+	if len(queries) < 2 {
+		t.Errorf("the README has %d queries", len(queries))
+	}
+	for _, q := range queries {
+		if answer := ask(ctx, data, q[1]); answer == "" || strings.Contains(answer, "Exception") {
+			t.Errorf("the README's query %s answers %q", q[1], answer)
+		}
 	}
 	cancel()
 	if err := <-ended; err != nil {

@@ -33,10 +33,8 @@ func confine(folder, library string) error {
 	if errno != 0 {
 		return fmt.Errorf("ask kernel for landlock: %w", errno)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find own executable: %w", err)
-	}
+	// This name holds even when the program's file was replaced meanwhile.
+	const self = "/proc/self/exe"
 	write := uint64(writeRights)
 	if version >= 2 {
 		write |= unix.LANDLOCK_ACCESS_FS_REFER

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -305,97 +304,6 @@ func TestStartRefuses(t *testing.T) {
 	}
 }
 
-func TestFindLibrary(t *testing.T) {
-	root := t.TempDir()
-	place := func(parts ...string) string {
-		path := filepath.Join(append([]string{root}, parts...)...)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	executable := filepath.Join(root, "bin", "lowtide")
-	working := filepath.Join(root, "work")
-	_, err := findLibrary("", "", executable, working)
-	if _, system := os.Stat("/usr/local/lib/libchdb.so"); system != nil {
-		if !errors.Is(err, ErrLibraryMissing) || !strings.Contains(err.Error(), "make engine") || !strings.Contains(err.Error(), filepath.Join(root, "bin", "lib", "libchdb.so")) {
-			t.Errorf("nothing there: %v", err)
-		}
-	}
-	named := place("elsewhere", "libchdb.so")
-	// From the last place to the first, each outranks those before.
-	for _, c := range []struct{ explicit, variable, want string }{
-		{"", "", filepath.Join("work", "sink", "engine", npmLibrary)},
-		{"", "", filepath.Join("work", "lib", "libchdb.so")},
-		{"", "", filepath.Join("bin", "sink", "engine", npmLibrary)},
-		{"", "", filepath.Join("bin", "lib", "libchdb.so")},
-		{"", named, named},
-		{named, filepath.Join(root, "nosuch"), named},
-	} {
-		if !filepath.IsAbs(c.want) {
-			c.want = place(c.want)
-		}
-		if got, err := findLibrary(c.explicit, c.variable, executable, working); err != nil || got != c.want {
-			t.Errorf("got %s, %v; want %s", got, err, c.want)
-		}
-	}
-	if _, err := findLibrary("", filepath.Join(root, "nosuch"), executable, working); !errors.Is(err, ErrLibraryMissing) || !strings.Contains(err.Error(), LibraryVariable) {
-		t.Errorf("a variable that names nothing: %v", err)
-	}
-}
-
-func TestReadPassword(t *testing.T) {
-	folder := t.TempDir()
-	for _, c := range []struct {
-		name, content string
-		mode          os.FileMode
-		ok            bool
-	}{
-		{"good", "correct-horse-battery\n", 0o600, true}, {"read only", "correct-horse-battery", 0o400, true},
-		{"group", "correct-horse-battery\n", 0o640, false}, {"world", "correct-horse-battery\n", 0o604, false},
-		{"empty", "", 0o600, false}, {"short", "secret\n", 0o600, false}, {"two lines", "correct-horse-battery\nstaple\n", 0o600, false},
-		{"long", strings.Repeat("x", 2000), 0o600, false},
-	} {
-		path := filepath.Join(folder, c.name)
-		if err := os.WriteFile(path, []byte(c.content), c.mode); err != nil {
-			t.Fatal(err)
-		}
-		got, err := ReadPassword(path)
-		if c.ok && (err != nil || got != "correct-horse-battery") || !c.ok && !errors.Is(err, ErrPasswordFile) {
-			t.Errorf("%s: %q, %v", c.name, got, err)
-		}
-		if err != nil && c.content != "" && strings.Contains(err.Error(), strings.TrimSpace(c.content)) {
-			t.Errorf("%s: the error holds the content: %v", c.name, err)
-		}
-	}
-	if err := os.Symlink(filepath.Join(folder, "good"), filepath.Join(folder, "link")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ReadPassword(filepath.Join(folder, "link")); err == nil {
-		t.Error("a symbolic link was followed")
-	}
-}
-
-func TestNextBackoff(t *testing.T) {
-	wait := firstBackoff
-	var waits []time.Duration
-	for range 9 {
-		wait = nextBackoff(wait, time.Second)
-		waits = append(waits, wait)
-		wait *= 2
-	}
-	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
-	if want := []time.Duration{ms(100), ms(200), ms(400), ms(800), ms(1600), ms(3200), ms(6400), ms(10000), ms(10000)}; !slices.Equal(waits, want) {
-		t.Errorf("waits %v, want %v", waits, want)
-	}
-	if got := nextBackoff(wait, time.Minute); got != firstBackoff {
-		t.Errorf("after a minute of life: %s", got)
-	}
-}
-
 // A full disk gives a clear error, the engine survives, and takes rows again once there is room.
 func TestFullDisk(t *testing.T) {
 	testLibrary(t)
@@ -466,61 +374,4 @@ func TestChildEndsWithItsParent(t *testing.T) {
 		return err != nil || bytes.Contains(stat, []byte(") Z ")) // an orphan may wait for init
 	})
 	startEngine(t, Options{DataDir: folder})
-}
-
-func TestCommandTellsHowToAsk(t *testing.T) {
-	library := testLibrary(t)
-	folder := filepath.Join(t.TempDir(), "it's data")
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	read, write := io.Pipe()
-	done := make(chan error, 1)
-	c := &Command{Listen: "127.0.0.1:0", Data: folder, Library: library, Memory: 1 << 30}
-	go func() { done <- c.run(ctx, write, io.Discard); write.Close() }()
-	text := make([]byte, 0, 1024)
-	buffer := make([]byte, 1024)
-	for !strings.Contains(string(text), "SELECT version()'\n") {
-		n, err := read.Read(buffer)
-		if err != nil {
-			t.Fatalf("%v; %v", err, <-done)
-		}
-		text = append(text, buffer[:n]...)
-	}
-	secret, err := ReadPassword(passwordFile(folder, RoleReader))
-	if err != nil || strings.Contains(string(text), secret) {
-		t.Errorf("the password is printed, or cannot be read: %v", err)
-	}
-	if sh, err := exec.LookPath("curl"); err != nil {
-		t.Logf("curl is not installed: the printed line is not tried (%s, %v)", sh, err)
-	} else {
-		line := string(text[strings.Index(string(text), "curl"):])
-		out, err := exec.Command("/bin/sh", "-c", line).Output()
-		if err != nil || !strings.HasPrefix(string(out), "26.") {
-			t.Errorf("%s→ %q, %v", line, out, err)
-		}
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-}
-
-func TestSize(t *testing.T) {
-	for text, want := range map[string]Size{"2GiB": 2 << 30, "512MiB": 512 << 20, "1 KiB": 1024, "4096": 4096, "0": 0, "-1": 0, "2GB": 0, "9999999999GiB": 0, "": 0} {
-		var s Size
-		if err := s.UnmarshalText([]byte(text)); s != want || (err == nil) != (want != 0) {
-			t.Errorf("%q: %d, %v", text, s, err)
-		}
-	}
-}
-
-func TestChildCommandAlone(t *testing.T) {
-	t.Setenv(childMark, "")
-	if err := (&ChildCommand{}).Run(context.Background()); err == nil || !strings.Contains(err.Error(), "lowtide engine") {
-		t.Errorf("got %v", err)
-	}
-	t.Setenv(childMark, "1")
-	if _, err := Start(context.Background(), Options{DataDir: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "ServeIfChild") {
-		t.Errorf("a child that starts an engine: %v", err)
-	}
 }

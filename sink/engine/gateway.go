@@ -48,6 +48,10 @@ type query struct {
 
 // ServeHTTP answers /ping and /; every other path is 404.
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// Deadlines stay with the connection, so each request sets both anew.
+	control := http.NewResponseController(w)
+	control.SetReadDeadline(time.Now().Add(bodyDeadline))
+	control.SetWriteDeadline(time.Time{})
 	switch r.URL.Path {
 	case "/ping":
 		w.Header().Set("Content-Type", "text/plain; charset=UTF-8")
@@ -96,7 +100,6 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // serve runs one request whose sender is known. A refusal is returned only while nothing of the reply was written.
 func (g *gateway) serve(w http.ResponseWriter, r *http.Request, q *request, who account) *queryError {
 	control := http.NewResponseController(w)
-	control.SetReadDeadline(time.Now().Add(bodyDeadline))
 	text, held, refusal := q.readBody(r.Body, r.ContentLength, &g.bodies)
 	defer func() { g.bodies.give(held) }()
 	if refusal != nil {
@@ -147,7 +150,6 @@ func (g *gateway) serve(w http.ResponseWriter, r *http.Request, q *request, who 
 		format = q.format
 	}
 	g.log.Debug("query ran", "query_id", q.queryID, "account", who.role, "kind", st.kind, "rows_written", result.rowsWritten, "took", time.Since(started))
-	control.SetWriteDeadline(time.Now().Add(replyDeadline))
 	g.reply(w, q, format, result.data, result, time.Since(started))
 	return nil
 }
@@ -216,6 +218,7 @@ func (g *gateway) authenticate(q *request) (account, *queryError) {
 
 // reply writes a result. The headers tell its format and, as strings, what was read and written.
 func (g *gateway) reply(w http.ResponseWriter, q *request, format string, data []byte, r *result, took time.Duration) {
+	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(replyDeadline))
 	h := w.Header()
 	h.Set("Content-Type", contentType(format))
 	h.Set("X-ClickHouse-Format", format)
@@ -248,6 +251,7 @@ func summary(r *result, took time.Duration) string {
 
 // fail writes an error the way ClickHouse does: the code in a header, the text in the body.
 func (g *gateway) fail(w http.ResponseWriter, e *queryError) {
+	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(replyDeadline))
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=UTF-8")
 	h.Set("X-ClickHouse-Exception-Code", strconv.Itoa(e.code))

@@ -47,9 +47,6 @@ var refusedSettings = wordSet(`input_format_record_errors_file_path max_untracke
 	max_ast_depth max_ast_elements max_expanded_ast_elements max_subquery_depth max_memory_usage_for_user
 	enable_filesystem_cache enable_filesystem_cache_on_write_operations enable_filesystem_cache_log enable_url_encoding`)
 
-// boundedSettings have a greatest value per account; 0 means without bound for each of them.
-var boundedSettings = wordSet(`max_execution_time max_memory_usage max_result_rows max_result_bytes`)
-
 // judgeSetting says what to do with a query setting, and refuses names that are no plain words.
 func judgeSetting(name string) settingVerdict {
 	if !plainName(name) {

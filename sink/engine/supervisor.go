@@ -239,7 +239,7 @@ func (s *supervisor) spawn() (*child, error) {
 // childEnvironment is all that the child inherits: no token of the parent is in it.
 func childEnvironment(folder string) []string {
 	env := []string{childMark + "=1", "HOME=" + folder}
-	for _, name := range []string{"PATH", "TZ", "LANG", "LC_ALL", "GOCOVERDIR"} {
+	for _, name := range []string{"PATH", "TZ", "LANG", "LC_ALL"} {
 		if value, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+value)
 		}
@@ -295,7 +295,13 @@ func (l *lineLog) emit() {
 	if len(l.last) > tailLines {
 		l.last = l.last[1:]
 	}
-	l.log.Info("engine: " + line)
+	level := slog.LevelInfo
+	for _, known := range []slog.Level{slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
+		if rest, ok := strings.CutPrefix(line, "level="+known.String()+" msg="); ok {
+			level, line = known, rest
+		}
+	}
+	l.log.Log(context.Background(), level, "engine child: "+line)
 }
 
 func (l *lineLog) tail() string { l.mu.Lock(); defer l.mu.Unlock(); return strings.Join(l.last, "\n") }
