@@ -38,10 +38,12 @@ type commands struct {
 	Version versionCommand          `cmd:"" help:"Print the version."`
 }
 
-type versionCommand struct{}
+type versionCommand struct {
+	JSON bool `name:"json" help:"As a JSON object."`
+}
 
 // Run prints the module's version and the revision it was built from.
-func (versionCommand) Run() error {
+func (c versionCommand) Run() error {
 	version, revision := "unknown", "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {
 		version = info.Main.Version
@@ -51,7 +53,11 @@ func (versionCommand) Run() error {
 			}
 		}
 	}
-	_, err := fmt.Printf("lowtide %s (%s)\n", version, revision)
+	form := "lowtide %s (%s)\n"
+	if c.JSON {
+		form = "{\"version\":%q,\"revision\":%q}\n"
+	}
+	_, err := fmt.Printf(form, version, revision)
 	return err
 }
 
