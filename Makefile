@@ -18,8 +18,7 @@ run: build engine
 demo: build engine
 	./lowtide up --demo
 fuzz:
-	@grep -rno --include='*_test.go' --exclude-dir=node_modules '^func Fuzz[A-Za-z0-9_]*' . | while IFS=: read -r f _ d; do \
-	  echo "fuzz $$f $$d"; go test -run '^$$' -fuzz "^$${d#func }\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$f")" </dev/null || exit 1; done
+	@sh deploy/fuzz.sh $(FUZZTIME)
 bench:
 	go test -run '^$$' -bench . ./...
 e2e: engine
