@@ -58,43 +58,60 @@ func (p *partition) run(ctx context.Context) error {
 	return nil
 }
 
-// rebuild feeds the acknowledged past to the judge.
+// rebuild feeds the past to the judge: all that was delivered before, since what was delivered but not acknowledged comes again
+// only later, behind newer messages. Findings of the acknowledged past were published then; those after it may not have been.
 func (p *partition) rebuild(ctx context.Context, consumer jetstream.Consumer) error {
 	info, err := consumer.Info(ctx)
 	if err != nil {
 		return fmt.Errorf("read consumer: %w", err)
 	}
-	floor := info.AckFloor.Stream
-	if floor == 0 {
-		return nil
-	}
-	past, err := p.js.OrderedConsumer(ctx, event.StreamEvents, jetstream.OrderedConsumerConfig{FilterSubjects: []string{fmt.Sprintf("lowtide.p.%d.>", p.number)}})
+	subjects := fmt.Sprintf("lowtide.p.%d.>", p.number)
+	past, err := p.js.OrderedConsumer(ctx, event.StreamEvents, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subjects}})
 	if err != nil {
 		return fmt.Errorf("read the past: %w", err)
 	}
-	began := time.Now()
-	for p.applied < floor {
+	stream, err := p.js.Stream(ctx, event.StreamEvents)
+	if err != nil {
+		return fmt.Errorf("read the past: %w", err)
+	}
+	floor, delivered := info.AckFloor.Stream, info.Delivered.Stream
+	for done := delivered == 0; !done; {
+		// Asked each time: the target may age out of the stream meanwhile. An idle partition's marks pass its last message.
+		last, err := stream.GetLastMsgForSubject(ctx, subjects)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("read the past: %w", err)
+		}
+		if p.applied >= min(delivered, last.Sequence) {
+			break
+		}
 		messages, err := past.Fetch(pull, jetstream.FetchMaxWait(pullWait))
 		if err != nil {
 			return fmt.Errorf("read the past: %w", err)
 		}
-		n := 0
 		for m := range messages.Messages() {
-			n++
-			if meta, err := m.Metadata(); err == nil && meta.Sequence.Stream <= floor {
-				p.apply(m, meta.Sequence.Stream)
+			meta, err := m.Metadata()
+			if err != nil {
+				return fmt.Errorf("read metadata: %w", err)
+			}
+			if done = meta.Sequence.Stream > delivered; done {
+				break
+			}
+			p.apply(m, meta.Sequence.Stream)
+			if meta.Sequence.Stream <= floor {
+				p.findings = nil
 			}
 		}
-		if n < pull || messages.Error() != nil {
-			break // the end of what the stream holds
+		if err := ctx.Err(); err != nil {
+			return err
 		}
 	}
-	p.findings = nil
-	p.log.Debug("state rebuilt from the stream", "floor", floor, "took", time.Since(began))
-	return nil
+	return p.publishAll(ctx)
 }
 
-// take pulls once. An error leaves the messages unacknowledged: they come again and are dropped by sequence where applied.
+// take pulls once and applies all that it was given before it returns, since the next pull may bring newer messages first.
 func (p *partition) take(ctx context.Context, consumer jetstream.Consumer) error {
 	messages, err := consumer.Fetch(pull, jetstream.FetchMaxWait(pullWait))
 	if err != nil {
@@ -108,10 +125,8 @@ func (p *partition) take(ctx context.Context, consumer jetstream.Consumer) error
 		}
 		p.apply(m, meta.Sequence.Stream)
 		last = m
-		if len(p.findings) > 0 {
-			if err := p.publish(ctx); err != nil {
-				return err
-			}
+		if err := p.publishAll(ctx); err != nil {
+			return err
 		}
 	}
 	if last != nil {
@@ -158,6 +173,26 @@ func sameHost(subject string, b *event.Batch) error {
 	}
 	if cluster != b.Host.GetCluster() || host != b.Host.GetName() {
 		return fmt.Errorf("subject names host %s/%s, the batch %s", cluster, host, event.HostKey(b.Host))
+	}
+	return nil
+}
+
+// publishAll stores the findings however long the broker is away. It returns an error only when ctx ends; what was not published
+// was not acknowledged either, and is judged again at the next start.
+func (p *partition) publishAll(ctx context.Context) error {
+	for told := false; len(p.findings) > 0; {
+		err := p.publish(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return err
+		}
+		if !told {
+			p.log.Warn("cannot publish a finding, trying again", "error", err)
+			told = true
+		}
+		wait(ctx, retryAfter)
 	}
 	return nil
 }
