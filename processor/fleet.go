@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"lowtide/event"
-	"lowtide/processor/incident"
 	"lowtide/rules"
 )
 
@@ -16,8 +15,9 @@ func (j *Judge) ordered() []*rules.Rule {
 		j.rules = slices.DeleteFunc(slices.Clone(j.pack.Rules), func(r *rules.Rule) bool {
 			return !r.Enabled || r.Shadow || r.Scope != "worker"
 		})
+		precedence := rules.Classes()
 		slices.SortStableFunc(j.rules, func(a, b *rules.Rule) int {
-			return cmp.Compare(incident.Precedence(a.Class), incident.Precedence(b.Class))
+			return cmp.Compare(slices.Index(precedence, a.Class), slices.Index(precedence, b.Class))
 		})
 	}
 	return j.rules

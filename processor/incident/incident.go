@@ -16,19 +16,6 @@ import (
 // silence ends an incident that needs no proof: this long after its condition was last true (design.md, Incidents).
 const silence = 24 * time.Hour
 
-// precedence is the order of vocabulary.md, Classes: of several explanations of one trouble, after the first in time, the earlier.
-var precedence = []string{"device_fault", "software_fault", "cotenant", "retention", "native_growth", "graph_pools", "stream_backlog", "fragmentation",
-	"oversize_request", "capacity", "kv_block_leak", "kv_pressure", "pinned_memory", "host_memory", "fd_leak", "thread_leak", "external_kill",
-	"stall", "crash_loop", "exhaustion", "blind"}
-
-// Precedence ranks a class: lower explains first.
-func Precedence(class string) int {
-	if i := slices.Index(precedence, class); i >= 0 {
-		return i
-	}
-	return len(precedence)
-}
-
 // Observation is what one rule said about one slot at one moment.
 type Observation struct {
 	Time   time.Time

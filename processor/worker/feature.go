@@ -2,6 +2,7 @@ package worker
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"lowtide/event"
@@ -265,21 +266,17 @@ func (w *Worker) perWork(i int, points []*point) {
 
 // Called says whether growth of the series was called, and since when it grew.
 func (w *Worker) Called(series string) (onset time.Time, called bool) {
-	for i, name := range seriesNames {
-		if name == series {
-			c := &w.calls[i]
-			return c.onset, c.early || c.steady
-		}
-	}
-	return time.Time{}, false
+	c := w.call(series)
+	return c.onset, c.early || c.steady
 }
 
 // Proven says whether the series is proven level: four comparable quiet points over three hours.
-func (w *Worker) Proven(series string) bool {
-	for i, name := range seriesNames {
-		if name == series {
-			return w.calls[i].proven
-		}
+func (w *Worker) Proven(series string) bool { return w.call(series).proven }
+
+// call is empty for a series that does not exist.
+func (w *Worker) call(series string) call {
+	if i := slices.Index(seriesNames[:], series); i >= 0 {
+		return w.calls[i]
 	}
-	return false
+	return call{}
 }

@@ -32,8 +32,6 @@ var (
 	ErrNotLoopback = errors.New("address is not loopback")
 	// ErrPasswordFile says that a password file cannot be trusted or read.
 	ErrPasswordFile = errors.New("password file refused")
-	// ErrClosed says that the engine was closed.
-	ErrClosed = errors.New("engine is closed")
 )
 
 const (
