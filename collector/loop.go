@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -20,15 +22,24 @@ type Outlet interface {
 	Publish(source string, events []*event.Event) error
 }
 
+// Identity knows the processes of this host.
+type Identity interface {
+	// Complete fills in the worker of an event that names no more than a pid, as far as that is known, and learns from the
+	// event what it tells about processes. It must not block.
+	Complete(e *event.Event)
+}
+
 // Options say what Run asks, how often and where the answers go.
 type Options struct {
 	Sources  []Source
-	Host     *event.Host   // of the agent: `source` events carry it, and every event that has none
-	Outlet   Outlet        // required
-	Interval time.Duration // between ticks, which are aligned to its multiples; 5 s when zero
-	Deadline time.Duration // for one Collect; the interval when zero
-	Grace    time.Duration // for calls that still run at the end; 2 s when zero
-	Log      *slog.Logger  // nil discards
+	Host     *event.Host              // of the agent: `source` events carry it, and every event that has none
+	Outlet   Outlet                   // required
+	Identity Identity                 // nil where no source names a process by its pid alone
+	Interval time.Duration            // between ticks, which are aligned to its multiples; 5 s when zero
+	Every    map[string]time.Duration // by name, for sources that are asked at another interval
+	Deadline time.Duration            // for one Collect; the interval when zero
+	Grace    time.Duration            // for calls that still run at the end; 2 s when zero
+	Log      *slog.Logger             // nil discards
 }
 
 func (o *Options) fill() error {
@@ -71,6 +82,7 @@ func (o *Options) fill() error {
 type reading struct {
 	slot   *slot
 	tick   time.Time
+	woken  bool
 	events []*event.Event
 	err    error
 	took   time.Duration
@@ -79,57 +91,133 @@ type reading struct {
 // slot is the loop's view of one source. Only the loop's goroutine touches it.
 type slot struct {
 	source  Source
+	every   time.Duration
+	next    time.Time // when it is asked again
 	running bool
+	hung    bool      // the running call is past its deadline: nobody waits for it
 	started time.Time // of the running call
+	woken   bool      // it asked to be read while it was being read
 	state   string    // as last logged
+	told    time.Time // when its state was last published
 }
 
-// Run asks every source once per tick until the context ends, which is no error. A source that hangs holds up nobody: its one
-// call is left running, no second one is started, and each tick says `timeout` for it. The error names the sources whose call
-// had not returned when the grace was over.
+// loop is one Run.
+type loop struct {
+	Options
+	slots    []*slot
+	readings chan reading
+	wakes    chan *slot
+	held     []reading // samples that wait for an earlier tick's
+	xids     xids
+}
+
+// Run asks every source once per tick, and a Waker also when it calls, until the context ends, which is no error. Samples leave in
+// the order of their ticks, however long a source took, since the judge closes a tick with the first event of the next one; urgent
+// events leave at once. A source that hangs holds up nobody past the deadline: its one call is left running, no second one is
+// started, and each tick says `timeout` for it. The error names the sources whose call had not returned when the grace was over.
 func Run(ctx context.Context, o Options) error {
 	if err := o.fill(); err != nil {
 		return err
 	}
-	slots := make([]*slot, len(o.Sources))
-	for i, s := range o.Sources {
-		slots[i] = &slot{source: s}
-	}
 	// Room for every call's answer: a call that outlives the loop can still hand in its reading and end.
-	readings := make(chan reading, len(slots))
-	timer := time.NewTimer(0) // the first tick is at once: nobody waits an interval for the first reading
+	l := &loop{Options: o, readings: make(chan reading, len(o.Sources)), wakes: make(chan *slot, len(o.Sources))}
+	now := time.Now()
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	for _, s := range o.Sources {
+		every := o.Every[s.Name()]
+		if every <= 0 {
+			every = o.Interval
+		}
+		slot := &slot{source: s, every: every, next: now} // the first tick is at once: nobody waits an interval for the first reading
+		l.slots = append(l.slots, slot)
+		if w, ok := s.(Waker); ok {
+			watching.Go(func() { listen(ctx, w, slot, l.wakes) })
+		}
+	}
+	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return o.drain(slots, readings)
-		case r := <-readings:
-			o.finish(r)
-		case <-timer.C:
-			now := time.Now()
-			for _, s := range slots {
-				o.ask(ctx, s, now.UTC(), readings)
+			return l.drain()
+		case r := <-l.readings:
+			l.finish(r)
+			if r.slot.woken {
+				r.slot.woken = false
+				l.ask(ctx, r.slot, time.Now().UTC(), true)
 			}
-			timer.Reset(now.Truncate(o.Interval).Add(o.Interval).Sub(now))
+		case s := <-l.wakes:
+			l.ask(ctx, s, time.Now().UTC(), true)
+		case <-timer.C:
+			l.tick(ctx, time.Now())
+		}
+		timer.Reset(time.Until(l.due()))
+	}
+}
+
+// listen hands on a source's calls for attention.
+func listen(ctx context.Context, w Waker, s *slot, wakes chan<- *slot) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case _, open := <-w.Wake():
+			if !open {
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case wakes <- s:
 		}
 	}
 }
 
-// ask starts the source's call for this tick, or says that the earlier one hangs.
-func (o *Options) ask(ctx context.Context, s *slot, tick time.Time, readings chan<- reading) {
+// due is when something has to be done at the latest.
+func (l *loop) due() time.Time {
+	at := l.xids.due()
+	for _, s := range l.slots {
+		if at.IsZero() || s.next.Before(at) {
+			at = s.next
+		}
+	}
+	return at
+}
+
+func (l *loop) tick(ctx context.Context, now time.Time) {
+	for _, s := range l.slots {
+		if s.next.After(now) {
+			continue
+		}
+		l.ask(ctx, s, now.UTC(), false)
+		s.next = now.Truncate(s.every).Add(s.every)
+	}
+	l.release()
+	if waited := l.xids.release(now); len(waited) > 0 {
+		l.publish("nvml", waited)
+	}
+}
+
+// ask starts the source's call, or says that the earlier one hangs.
+func (l *loop) ask(ctx context.Context, s *slot, tick time.Time, woken bool) {
 	if s.running {
-		if hung := tick.Sub(s.started); hung >= o.Deadline {
-			o.emit(s, tick, nil, status.Timeout, fmt.Sprintf("call of %s has not returned", s.started.Format(time.RFC3339)), hung)
+		if woken {
+			s.woken = true
+		} else if hung := tick.Sub(s.started); hung >= l.Deadline {
+			s.hung = true
+			l.tell(s, tick, nil, status.Timeout, fmt.Sprintf("call of %s has not returned", s.started.Format(time.RFC3339)), hung)
 		}
 		return
 	}
 	s.running, s.started = true, tick
 	go func() {
-		limited, cancel := context.WithTimeout(ctx, o.Deadline)
+		limited, cancel := context.WithTimeout(ctx, l.Deadline)
 		defer cancel()
 		started := time.Now()
 		events, err := collect(limited, s.source, tick)
-		readings <- reading{slot: s, tick: tick, events: events, err: err, took: time.Since(started)}
+		l.readings <- reading{slot: s, tick: tick, woken: woken, events: events, err: err, took: time.Since(started)}
 	}()
 }
 
@@ -143,64 +231,116 @@ func collect(ctx context.Context, s Source, tick time.Time) (events []*event.Eve
 	return s.Collect(ctx, tick)
 }
 
-func (o *Options) finish(r reading) {
-	r.slot.running = false
-	state, text := status.Of(r.err), ""
-	if r.err != nil {
-		text = r.err.Error()
-	} else if r.took > o.Deadline {
-		// What was read still holds for its own time, so it is sent; that it came late is the source's trouble to tell.
-		state, text = status.Timeout, fmt.Sprintf("took %v, the deadline is %v", r.took.Round(time.Millisecond), o.Deadline)
+// finish takes a reading in. What is urgent leaves now, samples when nothing of an earlier tick is still being read.
+func (l *loop) finish(r reading) {
+	r.slot.running, r.slot.hung = false, false
+	var urgent []*event.Event
+	r.events = slices.DeleteFunc(r.events, func(e *event.Event) bool {
+		l.complete(e)
+		if event.Lane(e) != event.LaneUrgent {
+			return false
+		}
+		urgent = append(urgent, e)
+		return true
+	})
+	if urgent = l.xids.filter(urgent, time.Now()); len(urgent) > 0 {
+		l.publish(r.slot.source.Name(), urgent)
 	}
-	o.emit(r.slot, r.tick, r.events, state, text, r.took)
+	l.held = append(l.held, r)
+	l.release()
 }
 
-// emit hands on the events and, last, what the source says about itself.
-func (o *Options) emit(s *slot, tick time.Time, events []*event.Event, state, text string, took time.Duration) {
-	for _, e := range events {
-		if e.Host == nil {
-			e.Host = o.Host
-		}
+func (l *loop) complete(e *event.Event) {
+	if e.Host == nil {
+		e.Host = l.Host
 	}
+	if l.Identity != nil {
+		l.Identity.Complete(e)
+	}
+}
+
+// release publishes what no earlier tick has to come before.
+func (l *loop) release() {
+	slices.SortStableFunc(l.held, func(a, b reading) int { return a.tick.Compare(b.tick) })
+	for len(l.held) > 0 && !l.waits(l.held[0].tick) {
+		r := l.held[0]
+		l.held = l.held[1:]
+		state, text := status.Of(r.err), ""
+		if r.err != nil {
+			text = r.err.Error()
+		} else if r.took > l.Deadline {
+			// What was read still holds for its own time, so it is sent; that it came late is the source's trouble to tell.
+			state, text = status.Timeout, fmt.Sprintf("took %v, the deadline is %v", r.took.Round(time.Millisecond), l.Deadline)
+		}
+		if r.woken && r.err == nil {
+			l.publish(r.slot.source.Name(), r.events) // it only looked at what had called; the next tick says how it is
+			continue
+		}
+		l.tell(r.slot, r.tick, r.events, state, text, r.took)
+	}
+}
+
+func (l *loop) waits(tick time.Time) bool {
+	return slices.ContainsFunc(l.slots, func(s *slot) bool { return s.running && !s.hung && s.started.Before(tick) })
+}
+
+// tell publishes the events and, last, what the source says about itself: when that changed, and once an interval.
+func (l *loop) tell(s *slot, tick time.Time, events []*event.Event, state, text string, took time.Duration) {
 	name := s.source.Name()
-	events = append(events, &event.Event{Time: timestamppb.New(tick), Host: o.Host, Source: &event.SourceStatus{
-		Name: name, Status: state, Error: text, TookSeconds: event.Ptr(took.Seconds()),
-	}})
+	if since := tick.Sub(s.told); state != s.state || since < 0 || since >= l.Interval-l.Interval/10 {
+		s.told = tick
+		events = append(events, &event.Event{Time: timestamppb.New(tick), Host: l.Host, Source: &event.SourceStatus{
+			Name: name, Status: state, Error: text, TookSeconds: event.Ptr(took.Seconds()),
+		}})
+	}
+	if name == kernelSource {
+		l.xids.kmsg = state == status.OK
+	}
 	if state != s.state {
 		s.state = state
 		if state == status.OK {
-			o.Log.Info("source is read", "source", name)
+			l.Log.Info("source is read", "source", name)
 		} else {
-			o.Log.Warn("source is not read in full", "source", name, "status", state, "error", text)
+			l.Log.Warn("source is not read in full", "source", name, "status", state, "error", text)
 		}
 	}
-	if err := o.Outlet.Publish(name, events); err != nil {
-		o.Log.Error("events are not published", "source", name, "error", err)
+	l.publish(name, events)
+}
+
+func (l *loop) publish(name string, events []*event.Event) {
+	if len(events) == 0 {
+		return
+	}
+	if err := l.Outlet.Publish(name, events); err != nil {
+		l.Log.Error("events are not published", "source", name, "error", err)
 	}
 }
 
-// drain waits for the running calls, which the ended context has told to return.
-func (o *Options) drain(slots []*slot, readings <-chan reading) error {
-	over := time.NewTimer(o.Grace)
+// drain waits for the running calls, which the ended context has told to return, and lets go of everything that was held.
+func (l *loop) drain() error {
+	over := time.NewTimer(l.Grace)
 	defer over.Stop()
 	for {
 		var hanging []string
-		for _, s := range slots {
+		for _, s := range l.slots {
 			if s.running {
 				hanging = append(hanging, s.source.Name())
 			}
 		}
 		if len(hanging) == 0 {
+			l.release()
+			l.publish("nvml", l.xids.release(time.Now().Add(xidPatience)))
 			return nil
 		}
 		select {
-		case r := <-readings:
-			r.slot.running = false
-			if r.err == nil { // a call cut short by the end is no fault of the source
-				o.finish(r)
+		case r := <-l.readings:
+			if errors.Is(r.err, context.Canceled) { // a call cut short by the end is no fault of the source
+				r.slot.running = false
+				continue
 			}
+			l.finish(r)
 		case <-over.C:
-			return fmt.Errorf("stop collector: sources %v did not return within %v", hanging, o.Grace)
+			return fmt.Errorf("stop collector: sources %v did not return within %v", hanging, l.Grace)
 		}
 	}
 }

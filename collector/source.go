@@ -22,3 +22,12 @@ type Source interface {
 	// ErrDenied or ErrLost where one of them is meant. The caller owns the events afterwards.
 	Collect(ctx context.Context, tick time.Time) ([]*event.Event, error)
 }
+
+// Waker is a Source that can have something to say between two ticks: a failed allocation, a device error, the end of a process.
+type Waker interface {
+	Source
+
+	// Wake returns the source's one channel, of capacity one, on which it asks to be read now. The Collect that follows is told
+	// the present moment as its tick and returns what waits, but no samples: those belong to the ticks.
+	Wake() <-chan struct{}
+}
