@@ -61,8 +61,12 @@ func InstanceKey(h *Host, w *Worker) string {
 	return HostKey(h) + "/" + unit(w) + "/" + strconv.FormatInt(w.GetEngineIndex(), 10)
 }
 
-// SlotKey names what a restart comes back to: cluster/host/unit/engine_index/rank.
+// SlotKey names what a restart comes back to: cluster/host/unit/engine_index/rank. A front end or a core without a rank stands
+// beside rank 0, not in its place: its role takes the rank's.
 func SlotKey(h *Host, w *Worker) string {
+	if role := w.GetRole(); w != nil && w.Rank == nil && role != "" && role != "worker" {
+		return InstanceKey(h, w) + "/" + role
+	}
 	return InstanceKey(h, w) + "/" + strconv.FormatInt(w.GetRank(), 10)
 }
 

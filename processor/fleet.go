@@ -57,13 +57,38 @@ func (j *Judge) forgetOldest() {
 
 func (j *Judge) forget(w *watched) {
 	delete(j.workers, w.Key)
+	j.unindex(w)
+}
+
+// index makes the worker found by its instance and its GPUs.
+func (j *Judge) index(w *watched) {
+	j.instances[w.Instance] = append(j.instances[w.Instance], w)
+	for _, uuid := range w.Who.GetGpuUuids() {
+		device := event.HostKey(w.Host) + "/" + uuid
+		j.devices[device] = append(j.devices[device], w)
+		w.devices = append(w.devices, device)
+	}
+}
+
+func (j *Judge) unindex(w *watched) {
 	drop := func(in map[string][]*watched, key string) {
 		if in[key] = slices.DeleteFunc(in[key], func(other *watched) bool { return other == w }); len(in[key]) == 0 {
 			delete(in, key)
 		}
 	}
 	drop(j.instances, w.Instance)
-	for _, uuid := range w.Who.GetGpuUuids() {
-		drop(j.devices, event.HostKey(w.Host)+"/"+uuid)
+	for _, device := range w.devices {
+		drop(j.devices, device)
 	}
+	w.devices = nil
+}
+
+// move follows a worker that is known better now. Its slot stays while an incident is open there: that is where it will resolve.
+func (j *Judge) move(w *watched) {
+	j.unindex(w)
+	w.Instance = event.InstanceKey(w.Host, w.Who)
+	if len(j.incidents.Open(w.Slot)) == 0 {
+		w.Slot = event.SlotKey(w.Host, w.Who)
+	}
+	j.index(w)
 }

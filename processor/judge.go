@@ -53,9 +53,8 @@ func (j *Judge) Apply(e *event.Event) {
 		}
 	case e.Worker == nil:
 	case e.Engine != nil || e.Config != nil:
-		w := j.worker(e)
-		for _, sibling := range j.instances[w.Instance] {
-			j.give(sibling, e)
+		for _, w := range j.instance(e) {
+			j.give(w, e)
 		}
 	default:
 		j.give(j.worker(e), e)
@@ -87,6 +86,9 @@ func (j *Judge) give(w *watched, e *event.Event) {
 func (j *Judge) worker(e *event.Event) *watched {
 	key := event.WorkerKey(e.Host, e.Worker)
 	if w := j.workers[key]; w != nil {
+		if e.Engine == nil && e.Config == nil && w.Learn(e.Worker) {
+			j.move(w)
+		}
 		return w
 	}
 	if len(j.workers) >= maxWorkers {
@@ -94,18 +96,24 @@ func (j *Judge) worker(e *event.Event) *watched {
 	}
 	w := &watched{Worker: worker.New(key, e.Host, e.Worker, e.At()), answers: make([]answer, len(j.ordered()))}
 	j.workers[key] = w
-	j.instances[w.Instance] = append(j.instances[w.Instance], w)
-	for _, uuid := range e.Worker.GpuUuids {
-		device := event.HostKey(e.Host) + "/" + uuid
-		j.devices[device] = append(j.devices[device], w)
-	}
+	j.index(w)
 	return w
+}
+
+// instance returns the workers for which an engine's event holds. It names a process of the instance, often the front end, and an
+// engine index that need not be that process's own.
+func (j *Judge) instance(e *event.Event) []*watched {
+	if found := j.instances[event.InstanceKey(e.Host, e.Worker)]; len(found) > 0 {
+		return found
+	}
+	return j.instances[j.worker(e).Instance]
 }
 
 // watched is a worker with what each rule last said about it.
 type watched struct {
 	*worker.Worker
 	answers []answer
+	devices []string // keys under which the judge finds it
 }
 
 type answer struct {

@@ -67,6 +67,9 @@ func (w *Worker) features(at time.Time) {
 			w.sample.SetNumber(ids[i].now, now[i])
 		}
 	}
+	if !math.IsNaN(now[outside]) {
+		w.beside = now[outside]
+	}
 	if basis := (basis{w.quiet.version, len(w.ooms.times), w.ready, w.Config}); basis != w.basis {
 		w.basis = basis // nothing else can change what quiet points say
 		w.judgePoints()

@@ -152,8 +152,7 @@ func (w *Worker) headroom() {
 			take(number(o.LimitBytes))
 		}
 	}
-	outsideNow := w.now.levels()[outside]
-	room := smallest - (peak.value() + outsideNow)
+	room := smallest - (peak.value() + w.beside)
 	w.set("headroom.bytes", room)
 	w.set("headroom.ratio", room/smallest)
 	for _, i := range []int{live, outside} {

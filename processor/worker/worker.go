@@ -3,7 +3,11 @@
 package worker
 
 import (
+	"math"
+	"slices"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"lowtide/event"
 	"lowtide/rules/variable"
@@ -35,17 +39,43 @@ type Worker struct {
 	sample *variable.Sample
 	basis  basis
 	calls  [seriesCount]call
+	beside float64 // the series outside, as last read; NaN before
 }
 
 // New starts the life of a process at its first event.
 func New(key string, host *event.Host, who *event.Worker, at time.Time) *Worker {
 	w := &Worker{
 		Key: key, Slot: event.SlotKey(host, who), Instance: event.InstanceKey(host, who),
-		Host: host, Who: who, First: at, Last: at, sample: variable.NewSample(),
+		Host: host, Who: who, First: at, Last: at, sample: variable.NewSample(), beside: math.NaN(),
 	}
 	w.now.gpus = make(map[string]*gpuReading)
 	w.identify()
 	return w
+}
+
+// Learn takes over what a later event knows better about who the process is: its GPUs once CUDA is up, the model and unit once
+// the engine listens. What it leaves out stays. It says whether anything changed; Slot and Instance are the caller's to move.
+func (w *Worker) Learn(who *event.Worker) bool {
+	if who == nil || who == w.Who || knows(w.Who, who) {
+		return false
+	}
+	merged := proto.CloneOf(w.Who)
+	if len(who.GpuUuids) > 0 {
+		merged.GpuUuids = nil // the set as it is now, not the union
+	}
+	proto.Merge(merged, who)
+	w.Who = merged
+	w.identify()
+	return true
+}
+
+// knows says that b tells nothing that a does not say already.
+func knows(a, b *event.Worker) bool {
+	text := func(a, b string) bool { return b == "" || a == b }
+	count := func(a, b *int64) bool { return b == nil || a != nil && *a == *b }
+	return text(a.Unit, b.Unit) && text(a.Model, b.Model) && text(a.Engine, b.Engine) && text(a.Role, b.Role) && text(a.Release, b.Release) &&
+		text(a.Pod, b.Pod) && text(a.ContainerId, b.ContainerId) && count(a.Rank, b.Rank) && count(a.EngineIndex, b.EngineIndex) &&
+		(len(b.GpuUuids) == 0 || slices.Equal(a.GpuUuids, b.GpuUuids))
 }
 
 // Sample returns the features as rules read them; it is the worker's own and changes with the next tick.
@@ -106,8 +136,8 @@ func (w *Worker) Close() bool {
 	if w.ooms.counter(w.tick, w.now.oomsTotal()) {
 		w.noteGrowth(w.tick)
 	}
-	w.load.observe(w.tick, w.now.engine)
-	if w.now.engineAt.Equal(w.tick) {
+	if w.now.engineAt.Equal(w.tick) { // the device may be read more often than the engine
+		w.load.observe(w.tick, w.now.engine)
 		w.quiet.observe(w.tick, &w.now, w.now.levels())
 	}
 	w.features(w.tick)
