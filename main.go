@@ -22,6 +22,8 @@ import (
 )
 
 type commands struct {
+	Config kong.ConfigFlag `placeholder:"FILE" env:"LOWTIDE_CONFIG" help:"Settings: flags by their names, at the top or under a command's name. Also read from /etc/lowtide/lowtide.yaml."`
+
 	Up          UpCommand               `cmd:"" help:"Run everything on this machine."`
 	Collect     collector.Command       `cmd:"" help:"Run the agent of one host."`
 	Process     ProcessCommand          `cmd:"" help:"Judge, store and announce what the collectors publish."`
@@ -70,7 +72,7 @@ func main() {
 // run returns the exit code: 0 it ran, 1 it failed or a check did, 2 wrong usage.
 func run(ctx context.Context, args []string, messages io.Writer) int {
 	parser, err := kong.New(new(commands), kong.Name("lowtide"), kong.Description("Says why an LLM inference worker is going bad."),
-		kong.BindTo(ctx, (*context.Context)(nil)), kong.UsageOnError())
+		kong.BindTo(ctx, (*context.Context)(nil)), kong.Configuration(loadSettings, settingsPlace))
 	if err != nil {
 		return report(messages, err, 1)
 	}
