@@ -131,8 +131,8 @@ func (w *Writer) Write(e *Event) error {
 	return nil
 }
 
-// Close writes out what is buffered.
-func (w *Writer) Close() error {
+// Flush writes out what is buffered.
+func (w *Writer) Flush() error {
 	if err := w.out.Flush(); err != nil {
 		return fmt.Errorf("write recording: %w", err)
 	}

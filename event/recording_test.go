@@ -45,7 +45,7 @@ func TestRecordingReadsWhatWasRecorded(t *testing.T) {
 			t.Errorf("%d events of %s, want 423", bodies[body], body)
 		}
 	}
-	if err := writer.Close(); err != nil {
+	if err := writer.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	if got := reader.Warnings(); len(got) != 0 {

@@ -51,6 +51,14 @@ func (j *Judge) Apply(e *event.Event) {
 		for _, w := range j.devices[event.HostKey(e.Host)+"/"+e.Gpu.Uuid] {
 			j.give(w, e)
 		}
+	case e.Xid != nil && e.Worker == nil:
+		// NVML names only the device. What the device did is true for all that use it; what a program did, for the only one.
+		users := j.devices[event.HostKey(e.Host)+"/"+e.Xid.GpuUuid]
+		if len(users) == 1 || !event.ApplicationXid(e.Xid.GetCode()) {
+			for _, w := range users {
+				j.give(w, e)
+			}
+		}
 	case e.Worker == nil:
 	case e.Engine != nil || e.Config != nil:
 		for _, w := range j.instance(e) {
@@ -76,7 +84,7 @@ func (j *Judge) Flush() {
 func (j *Judge) give(w *watched, e *event.Event) {
 	if w.Apply(e) {
 		at := w.Last
-		if e.Oom != nil {
+		if e.Oom != nil || e.Xid != nil {
 			at = e.At()
 		}
 		j.evaluate(w, at)

@@ -147,7 +147,7 @@ func plain(t testing.TB, path string) string {
 			t.Fatal(err)
 		}
 	}
-	if err := w.Close(); err != nil {
+	if err := w.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()

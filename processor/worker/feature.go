@@ -76,6 +76,7 @@ func (w *Worker) features(at time.Time) {
 	}
 	w.loadFeatures(at)
 	w.oomFeatures(at)
+	w.faultFeatures(at)
 	w.headroom()
 	start := w.First
 	if s := w.Who.GetStartTime(); s != nil && s.AsTime().Before(start) {

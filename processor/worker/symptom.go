@@ -2,6 +2,7 @@ package worker
 
 import (
 	"math"
+	"strconv"
 	"time"
 
 	"lowtide/event"
@@ -180,6 +181,13 @@ func (w *Worker) Symptoms(onset time.Time) (out []event.Symptom) {
 			text = "an allocation of " + event.FormatQuantity(float64(*o.RequestedBytes), "bytes") + " failed"
 		}
 		add("oom", w.ooms.times[n-1], text)
+	}
+	if x := w.faults.first; x != nil {
+		text := "Xid " + strconv.FormatUint(x.GetCode(), 10)
+		if x.Text != "" {
+			text += ": " + x.Text
+		}
+		add("xid", w.faults.at, text)
 	}
 	if !w.load.slowAt.IsZero() && w.Last.Sub(w.load.slowAt) < symptomWindow {
 		add("latency", w.load.slowAt, "p95 time to first token above the worker's own baseline without a queue")

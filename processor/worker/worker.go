@@ -36,6 +36,7 @@ type Worker struct {
 	load   load
 	quiet  quiet
 	ooms   ooms
+	faults faults
 	sample *variable.Sample
 	basis  basis
 	calls  [seriesCount]call
@@ -92,6 +93,10 @@ func (w *Worker) Apply(e *event.Event) (closed bool) {
 	case e.Oom != nil:
 		w.ooms.event(at, e.Oom)
 		w.noteGrowth(at)
+		w.features(at)
+		return true
+	case e.Xid != nil:
+		w.faults.observe(at, e.Xid)
 		w.features(at)
 		return true
 	case e.Lifecycle != nil:
