@@ -146,7 +146,7 @@ func (w *Worker) headroom() {
 	}
 	take(used.value() + free.value())
 	take(limit.value())
-	if o := w.ooms.last; o != nil {
+	if o := w.ooms.last; o != nil && (o.Kind == "" || o.Kind == "cuda") { // a kill of the host's kernel says nothing about the card
 		if o.LimitBytes == nil && o.FreeBytes == nil {
 			smallest = math.NaN() // an OOM of unknown size: the limit is not known, whatever is free
 		} else {
