@@ -18,11 +18,15 @@ import (
 
 	"github.com/slack-go/slack/slacktest"
 
+	"lowtide/collector"
 	"lowtide/sink/engine"
 )
 
 func TestMain(m *testing.M) {
-	engine.ServeIfChild() // the engine starts its child from this binary
+	engine.ServeIfChild() // the engine starts its child from this binary, as the GPU source does
+	if len(os.Args) > 1 && os.Args[1] == "nvml-child" {
+		os.Exit(run(context.Background(), os.Args[1:], os.Stderr))
+	}
 	os.Exit(m.Run())
 }
 
@@ -109,7 +113,7 @@ func TestEndToEnd(t *testing.T) {
 	data := t.TempDir()
 	t.Setenv("LOWTIDE_SLACK_TOKEN", "xoxb-test")
 	up := &UpCommand{
-		Data: data, Listen: "127.0.0.1:0", Cluster: "local", Interval: time.Second, announcing: announcing{SlackChannel: "C1", SlackURL: api},
+		Data: data, Listen: "127.0.0.1:0", Cluster: "local", Metrics: "off", Stretch: 1, Sensors: collector.Sensors{Interval: time.Second, NVMLInterval: time.Second}, announcing: announcing{SlackChannel: "C1", SlackURL: api},
 		Recording: []string{"collector/demo/leak.ndjson.gz", "testdata/healthy.ndjson.gz"},
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)

@@ -15,6 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"lowtide/collector"
+	"lowtide/collector/nvml"
 	"lowtide/processor"
 	"lowtide/rules"
 	"lowtide/sink"
@@ -26,6 +27,8 @@ type commands struct {
 
 	Up          UpCommand               `cmd:"" help:"Run everything on this machine."`
 	Collect     collector.Command       `cmd:"" help:"Run the agent of one host."`
+	NVMLChild   nvml.ChildCommand       `cmd:"" name:"nvml-child" hidden:""`
+	Record      collector.RecordCommand `cmd:"" help:"Write what the collector of this host sees as a recording."`
 	Process     ProcessCommand          `cmd:"" help:"Judge, store and announce what the collectors publish."`
 	Engine      engine.Command          `cmd:"" help:"Run the embedded ClickHouse engine."`
 	EngineChild engine.ChildCommand     `cmd:"" hidden:""`

@@ -42,8 +42,11 @@ type UpCommand struct {
 	Recording []string `placeholder:"FILE" type:"existingfile" help:"Play these recordings instead of the one of --demo."`
 	Library   string   `placeholder:"FILE" help:"libchdb.so; default: where make engine puts it."`
 	announcing
-	Cluster  string        `env:"LOWTIDE_CLUSTER" default:"local" help:"Name of the cluster."`
-	Interval time.Duration `default:"5s" help:"Time between two readings."`
+	Cluster           string `env:"LOWTIDE_CLUSTER" default:"local" help:"Name of the cluster."`
+	Metrics           string `name:"metrics-listen" default:"off" placeholder:"HOST:PORT" help:"Where the collector's /metrics is served; 'off' for nowhere."`
+	collector.Sensors `embed:""`
+	Shift             time.Duration `hidden:"" help:"With --stretch: how far back the first event lies."`
+	Stretch           float64       `default:"1" hidden:"" help:"Event seconds per real second, for tests on hardware."`
 
 	log *slog.Logger
 	all *parts
@@ -159,20 +162,24 @@ func (c *UpCommand) collector(js jetstream.JetStream) error {
 	host := &event.Host{Cluster: c.Cluster, Name: event.Token(name), BootId: process.BootID("/proc")}
 	publisher := collector.NewPublisher(js, collector.PublisherOptions{Log: c.log})
 	c.all.onStop("publisher", publisher.Close)
-	sources, err := c.sources(time.Now(), publisher.Ready)
+	opened, err := c.sources(time.Now(), publisher.Ready)
+	if opened != nil {
+		c.all.onStop("sources", func(context.Context) error { return opened.Close() })
+	}
 	if err != nil {
 		return err
 	}
-	options := collector.Options{Sources: sources, Host: host, Outlet: publisher, Interval: c.Interval, Log: c.log}
+	agent := collector.Agent{Opened: opened, Host: host, Publisher: publisher, Metrics: c.Metrics, Interval: c.Interval, Shift: c.Shift, Stretch: c.Stretch, Log: c.log}
 	if c.Demo || len(c.Recording) > 0 {
-		options.Interval = min(c.Interval, time.Second) // hours of recording wait, two thousand events a tick
+		agent.Interval = min(c.Interval, time.Second) // hours of recording wait, two thousand events a tick
 	}
-	c.all.run("collector", func(ctx context.Context) error { return collector.Run(ctx, options) })
+	c.all.run("collector", agent.Run)
 	return nil
 }
 
-func (c *UpCommand) sources(now time.Time, ready func() bool) ([]collector.Source, error) {
-	var sources []collector.Source
+// sources opens what is read. What was opened comes along with an error.
+func (c *UpCommand) sources(now time.Time, ready func() bool) (*collector.Opened, error) {
+	o := new(collector.Opened)
 	start := now.Add(-demoAge)
 	for _, path := range c.Recording {
 		options := recording.Options{Start: start, Ready: ready}
@@ -181,33 +188,28 @@ func (c *UpCommand) sources(now time.Time, ready func() bool) ([]collector.Sourc
 		}
 		played, err := recording.Open(path, options)
 		if err != nil {
-			return nil, err
+			return o, err
 		}
-		c.all.onStop("recording "+path, func(context.Context) error { return played.Close() })
-		sources = append(sources, played)
+		o.Sources = append(o.Sources, played)
 	}
 	if c.Demo && len(c.Recording) == 0 {
 		played, err := recording.New(demo.Leak(), demo.Name, recording.Options{Start: start, Ready: ready})
 		if err != nil {
-			return nil, err
+			return o, err
 		}
-		sources = append(sources, played)
+		o.Sources = append(o.Sources, played)
 	}
 	if c.Demo {
 		simulated, err := sim.New(sim.Options{Cluster: "sim", Hosts: 2, Kinds: []sim.Kind{sim.Healthy}, Step: c.Interval, Ready: ready})
 		if err != nil {
-			return nil, err
+			return o, err
 		}
-		sources = append(sources, simulated)
+		o.Sources = append(o.Sources, simulated)
 	}
-	if len(sources) > 0 {
-		return sources, nil // this machine's own python processes would only blur what is shown
+	if len(o.Sources) > 0 {
+		return o, nil // this machine's own python processes would only blur what is shown
 	}
-	watched, err := process.New(process.Options{})
-	if err != nil {
-		return nil, err
-	}
-	return append(sources, watched), nil
+	return c.Sensors.Open(c.log)
 }
 
 // leave writes a small file for the other commands, whole or not at all.

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -26,34 +25,38 @@ const closeGrace = 5 * time.Second
 
 // Command is `collect`: the agent of one host.
 type Command struct {
-	NATS      string        `name:"nats" placeholder:"URL" default:"nats://127.0.0.1:4222" env:"LOWTIDE_NATS" help:"The broker to publish to."`
-	Cluster   string        `default:"default" env:"LOWTIDE_CLUSTER" help:"Name of the cluster, a part of every subject."`
-	Host      string        `env:"LOWTIDE_HOST" help:"Name of this host; its hostname when left out."`
-	Interval  time.Duration `default:"5s" help:"Time between two readings."`
-	Match     string        `placeholder:"REGEXP" help:"Processes to watch, by their command line; the known engines and python when left out. Beside --recording or --sim, real processes are watched only when this is given."`
-	Recording []string      `placeholder:"FILE" type:"existingfile" help:"Play recordings instead of reading this host."`
+	NATS      string `name:"nats" placeholder:"URL" default:"nats://127.0.0.1:4222" env:"LOWTIDE_NATS" help:"The broker to publish to."`
+	Cluster   string `default:"default" env:"LOWTIDE_CLUSTER" help:"Name of the cluster, a part of every subject."`
+	Host      string `env:"LOWTIDE_HOST" help:"Name of this host; its hostname when left out."`
+	Metrics   string `name:"metrics-listen" default:"127.0.0.1:9478" placeholder:"HOST:PORT" help:"Where /metrics is served; 'off' for nowhere."`
+	Sensors   `embed:""`
+	Recording []string      `placeholder:"FILE" type:"existingfile" help:"Play recordings instead of reading this host, which is then read only when --match is given."`
 	Speed     float64       `default:"1" help:"Recorded seconds per second."`
 	Shift     time.Duration `placeholder:"12h" help:"Play recordings (and --sim) as if they had started this long ago: what lies in the past is sent at once."`
 	Sim       int           `placeholder:"N" help:"Simulate N hosts of three workers: healthy, leaking, kv-pressed."`
 	Seed      uint64        `default:"1" help:"Seed of the simulation."`
+	Stretch   float64       `default:"1" hidden:"" help:"Event seconds per real second, for tests on hardware; with --shift the first event lies that far back."`
 
-	Log *slog.Logger `kong:"-"`
+	Logger *slog.Logger `kong:"-"`
 }
 
 // Run collects until the context ends.
 func (c *Command) Run(ctx context.Context) (err error) {
-	log := c.Log
+	log := c.Logger
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	host, err := c.identity()
+	host, err := identify(c.Cluster, c.Host)
 	if err != nil {
 		return err
 	}
 	var publisher *Publisher
 	ready := func() bool { return publisher.Ready() } // the sources are opened, and refused, before anything is connected
-	sources, shut, err := c.sources(time.Now(), ready)
-	defer func() { err = errors.Join(err, shut()) }()
+	opened, err := c.open(time.Now(), ready, log)
+	if opened != nil {
+		// A call that hung past the end may still hold its file; the process ends and takes it along.
+		defer func() { err = errors.Join(err, opened.Close()) }()
+	}
 	if err != nil {
 		return err
 	}
@@ -68,15 +71,16 @@ func (c *Command) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("open jetstream: %w", err)
 	}
 	publisher = NewPublisher(js, PublisherOptions{Log: log})
-	log.Info("collecting", "host", event.HostKey(host), "broker", broker.Redact(c.NATS), "interval", c.Interval, "sources", len(sources))
-	err = Run(ctx, Options{Sources: sources, Host: host, Outlet: publisher, Interval: c.Interval, Log: log})
+	agent := Agent{Opened: opened, Host: host, Publisher: publisher, Metrics: c.Metrics, Interval: c.Interval, Shift: c.Shift, Stretch: c.Stretch, Log: log}
+	log.Info("collecting", "host", event.HostKey(host), "broker", broker.Redact(c.NATS), "interval", c.Interval, "sources", len(opened.Sources))
+	err = agent.Run(ctx)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
 	defer cancel()
 	return errors.Join(err, publisher.Close(last))
 }
 
-func (c *Command) identity() (*event.Host, error) {
-	name := c.Host
+// identify names this host as every command that looks at it does.
+func identify(cluster, name string) (*event.Host, error) {
 	if name == "" {
 		own, err := os.Hostname()
 		if err != nil {
@@ -84,63 +88,49 @@ func (c *Command) identity() (*event.Host, error) {
 		}
 		name = event.Token(own)
 	}
-	host := &event.Host{Cluster: c.Cluster, Name: name, BootId: process.BootID("/proc")}
+	host := &event.Host{Cluster: cluster, Name: name, BootId: process.BootID("/proc")}
 	if err := event.ValidateHost(host); err != nil {
 		return nil, &broker.Failure{What: err.Error(), Remedy: "set --cluster and --host to names without dots and spaces", Err: err}
 	}
 	return host, nil
 }
 
-// sources opens what the flags ask for. Shut closes the files, also after an error.
-func (c *Command) sources(now time.Time, ready func() bool) (sources []Source, shut func() error, err error) {
-	var files []*recording.Source
-	shut = func() error {
-		var faults []error
-		for _, f := range files {
-			// A call that hung past the end may still hold its file; the process ends and takes it along.
-			faults = append(faults, f.Close())
-		}
-		return errors.Join(faults...)
-	}
-	if c.Interval <= 0 || c.Shift < 0 || c.Sim < 0 || c.Speed <= 0 {
-		return nil, shut, &broker.Failure{What: fmt.Sprintf("--interval %v, --speed %v, --shift %v, --sim %d: not all can be used", c.Interval, c.Speed, c.Shift, c.Sim),
-			Remedy: "interval and speed are above zero, shift and sim not below"}
+// open opens what the flags ask for. What was opened comes along with an error.
+func (c *Command) open(now time.Time, ready func() bool, log *slog.Logger) (*Opened, error) {
+	o := new(Opened)
+	if c.Interval <= 0 || c.Shift < 0 || c.Sim < 0 || c.Speed <= 0 || c.Stretch < 1 {
+		return o, &broker.Failure{What: fmt.Sprintf("--interval %v, --speed %v, --shift %v, --sim %d, --stretch %v: not all can be used", c.Interval, c.Speed, c.Shift, c.Sim, c.Stretch),
+			Remedy: "interval and speed are above zero, shift and sim not below, stretch is at least one"}
 	}
 	for _, path := range c.Recording {
-		o := recording.Options{Speed: c.Speed, Start: now.Add(-c.Shift), Ready: ready}
+		options := recording.Options{Speed: c.Speed, Start: now.Add(-c.Shift), Ready: ready}
 		if len(c.Recording) > 1 {
-			o.Suffix, _, _ = strings.Cut(filepath.Base(path), ".")
+			options.Suffix, _, _ = strings.Cut(filepath.Base(path), ".")
 		}
-		f, err := recording.Open(path, o)
+		f, err := recording.Open(path, options)
 		if err != nil {
-			return nil, shut, err
+			return o, err
 		}
-		files = append(files, f)
-		sources = append(sources, f)
+		o.Sources = append(o.Sources, f)
 	}
 	if c.Sim > 0 {
-		o := sim.Options{Hosts: c.Sim, Seed: c.Seed, Ready: ready, Step: max(c.Interval, time.Second)}
+		options := sim.Options{Hosts: c.Sim, Seed: c.Seed, Ready: ready, Step: max(c.Interval, time.Second)}
 		if c.Shift > 0 {
-			o.Start, o.Step = now.Add(-c.Shift), max(o.Step, time.Minute)
+			options.Start, options.Step = now.Add(-c.Shift), max(options.Step, time.Minute)
 		}
-		s, err := sim.New(o)
+		s, err := sim.New(options)
 		if err != nil {
-			return nil, shut, err
+			return o, err
 		}
-		sources = append(sources, s)
+		o.Sources = append(o.Sources, s)
 	}
-	if len(sources) > 0 && c.Match == "" {
-		return sources, shut, nil
+	if len(o.Sources) > 0 && c.Match == "" {
+		return o, nil
 	}
-	var match *regexp.Regexp
-	if c.Match != "" {
-		if match, err = regexp.Compile(c.Match); err != nil {
-			return nil, shut, &broker.Failure{What: "--match: " + err.Error(), Remedy: "use RE2 syntax, such as 'vllm|my-server'", Err: err}
-		}
-	}
-	s, err := process.New(process.Options{Match: match})
+	real, err := c.Sensors.Open(log)
 	if err != nil {
-		return nil, shut, err
+		return o, err
 	}
-	return append(sources, s), shut, nil
+	real.Sources = append(o.Sources, real.Sources...)
+	return real, nil
 }

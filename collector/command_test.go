@@ -45,8 +45,8 @@ func TestCollectPlaysARecordingIntoTheStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer subscription.Unsubscribe()
-	command := &collector.Command{NATS: server.ClientURL(), Cluster: "lab", Host: "agent", Interval: time.Second, Speed: 1, Shift: time.Hour,
-		Recording: []string{"recording/testdata/leak_first_100_minutes.ndjson.gz"}, Log: slog.New(slog.DiscardHandler)}
+	command := &collector.Command{NATS: server.ClientURL(), Cluster: "lab", Host: "agent", Metrics: "off", Speed: 1, Shift: time.Hour, Stretch: 1,
+		Sensors: sensors(time.Second), Recording: []string{"recording/testdata/leak_first_100_minutes.ndjson.gz"}, Logger: slog.New(slog.DiscardHandler)}
 	running, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- command.Run(running) }()
@@ -82,12 +82,18 @@ func TestCollectPlaysARecordingIntoTheStream(t *testing.T) {
 	}
 }
 
+// sensors are the flags' defaults, with another interval.
+func sensors(interval time.Duration) collector.Sensors {
+	return collector.Sensors{Interval: interval, NVMLInterval: time.Second, Discover: true}
+}
+
 func TestCollectRefusesWhatCannotWork(t *testing.T) {
 	corrupt := filepath.Join(t.TempDir(), "corrupt.ndjson")
 	if err := os.WriteFile(corrupt, []byte("{\"time\":1}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	whole := collector.Command{NATS: "nats://127.0.0.1:1", Cluster: "lab", Host: "h", Interval: time.Second, Speed: 1, Log: slog.New(slog.DiscardHandler)}
+	whole := collector.Command{NATS: "nats://127.0.0.1:1", Cluster: "lab", Host: "h", Metrics: "off", Speed: 1, Stretch: 1, Sensors: sensors(time.Second),
+		Logger: slog.New(slog.DiscardHandler)}
 	for name, c := range map[string]struct {
 		change func(*collector.Command)
 		want   string
@@ -95,6 +101,11 @@ func TestCollectRefusesWhatCannotWork(t *testing.T) {
 	}{
 		"host":      {func(c *collector.Command) { c.Host = "a.b" }, `"a.b"`, true},
 		"pattern":   {func(c *collector.Command) { c.Match = "(" }, "--match", true},
+		"source":    {func(c *collector.Command) { c.Without = []string{"nvlm"} }, "--without nvlm", true},
+		"engine":    {func(c *collector.Command) { c.Engine = []string{"vllm=127.0.0.1:8000"} }, "--engine vllm=127.0.0.1:8000", true},
+		"objective": {func(c *collector.Command) { c.SLO = []string{"m:ttft=fast"} }, "--slo m:ttft=fast", true},
+		"no model":  {func(c *collector.Command) { c.SLO = []string{"ttft=1s"} }, "--slo ttft=1s", true},
+		"metrics":   {func(c *collector.Command) { c.Metrics = "256.0.0.1:1"; c.Sim = 1 }, "256.0.0.1:1", true},
 		"speed":     {func(c *collector.Command) { c.Speed = 0 }, "--speed 0", true},
 		"recording": {func(c *collector.Command) { c.Recording = []string{corrupt} }, "corrupt.ndjson:1", false},
 		"file":      {func(c *collector.Command) { c.Recording = []string{corrupt + "x"} }, "corrupt.ndjsonx", false},

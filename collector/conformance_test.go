@@ -2,16 +2,27 @@ package collector_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"lowtide/collector"
+	"lowtide/collector/allocator"
+	"lowtide/collector/engine"
+	"lowtide/collector/kernel"
+	"lowtide/collector/logs"
+	"lowtide/collector/nvml"
 	"lowtide/collector/process"
 	"lowtide/collector/recording"
 	"lowtide/collector/sim"
+	"lowtide/collector/status"
 	"lowtide/event"
 )
 
@@ -26,6 +37,61 @@ func sources(t *testing.T, tick time.Time) map[string]func(t *testing.T) collect
 			if err != nil {
 				t.Fatal(err)
 			}
+			t.Cleanup(func() { s.Close() })
+			return s
+		},
+		"nvml": func(t *testing.T) collector.Source {
+			s := nvml.New(nvml.Options{})
+			t.Cleanup(func() { s.Close() })
+			return s
+		},
+		"engine": func(t *testing.T) collector.Source {
+			answers := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				fmt.Fprint(w, "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine=\"0\",model_name=\"m\"} 7.0\n"+
+					"# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting{engine=\"0\",model_name=\"m\"} 0.0\n")
+			}))
+			t.Cleanup(answers.Close)
+			tables, err := engine.LoadTables()
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := engine.New(engine.Options{Tables: tables, Targets: []engine.Target{{URL: answers.URL + "/metrics", Configured: true, Worker: &event.Worker{Pid: 1}}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		},
+		"allocator": func(t *testing.T) collector.Source {
+			folder, err := os.MkdirTemp("", "lt") // a socket's path has 107 characters at most
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.RemoveAll(folder) })
+			s, err := allocator.Listen(allocator.Options{Socket: folder + "/p.sock"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { s.Close() })
+			return s
+		},
+		"kernel": func(t *testing.T) collector.Source {
+			s, err := kernel.Open(kernel.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { s.Close() })
+			return s
+		},
+		"logs": func(t *testing.T) collector.Source {
+			path := filepath.Join(t.TempDir(), "engine.log")
+			if err := os.WriteFile(path, []byte("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.00 GiB is free.\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s, err := logs.New(logs.Options{Files: []logs.File{{Path: path, Worker: &event.Worker{Pid: 1}}}, FromBeginning: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { s.Close() })
 			return s
 		},
 		"recording": func(t *testing.T) collector.Source {
@@ -62,7 +128,11 @@ func TestEverySourceKeepsTheContract(t *testing.T) {
 				t.Errorf("an ended context is not heeded: %d events, %v", len(events), err)
 			}
 			events, err := s.Collect(t.Context(), tick)
-			if err != nil || len(events) == 0 {
+			if hard := map[string]bool{"nvml": true, "kernel": true}; hard[name] && (errors.Is(err, status.ErrAbsent) || errors.Is(err, status.ErrDenied)) {
+				t.Skipf("SKIPPED: this host lacks what %s reads: %v", name, err)
+			}
+			// A host on which nothing went wrong and no probe has connected has nothing to say there.
+			if silent := map[string]bool{"kernel": true, "allocator": true}; err != nil || len(events) == 0 && !silent[name] {
 				t.Fatalf("%d events, %v", len(events), err)
 			}
 			for _, e := range events {
@@ -78,6 +148,9 @@ func TestEverySourceKeepsTheContract(t *testing.T) {
 				if e.Source != nil {
 					t.Error("the `source` event is the loop's to make")
 				}
+			}
+			if len(events) == 0 {
+				return
 			}
 			// The caller owns the events: what it does to them must not come back.
 			kept := proto.CloneOf(events[0])

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	json "github.com/go-json-experiment/json"
+
+	"lowtide/collector/allocator"
 )
 
 // An empty root has nothing: every check says what is missing and how to get it, and only what is required is an error.
@@ -16,7 +18,7 @@ func TestDoctorOnAnEmptyHost(t *testing.T) {
 	var out bytes.Buffer
 	d := &DoctorCommand{JSON: true, Stdout: &out, Root: t.TempDir(), NATS: "nats://127.0.0.1:1"}
 	err := d.Run(t.Context())
-	if !errors.Is(err, ErrRequired) || !strings.Contains(err.Error(), "proc is absent") || !strings.Contains(err.Error(), "nats is absent") {
+	if !errors.Is(err, ErrRequired) || !strings.Contains(err.Error(), "process is absent") || !strings.Contains(err.Error(), "nats is absent") {
 		t.Errorf("error %v", err)
 	}
 	var checks []Check
@@ -30,7 +32,7 @@ func TestDoctorOnAnEmptyHost(t *testing.T) {
 			t.Errorf("check %+v", c)
 		}
 	}
-	for _, name := range []string{"proc", "open files", "cgroup", "nvml", "kmsg", "engine library", "nats"} {
+	for _, name := range []string{"process", "open files", "cgroup", "nvml", "kernel", "engine", "allocator", "logs", "podresources", "engine library", "nats"} {
 		if _, ok := seen[name]; !ok {
 			t.Errorf("no check %q in %s", name, out.Bytes())
 		}
@@ -50,10 +52,25 @@ func TestDoctorSeesWhatIsThere(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d := &DoctorCommand{Root: root}
+	folder, err := os.MkdirTemp("", "lt") // a socket's path has 107 characters at most
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(folder)
+	probes, err := allocator.Listen(allocator.Options{Socket: filepath.Join(folder, "p.sock")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer probes.Close()
+	d := &DoctorCommand{Root: root, ProbeSocket: filepath.Join(folder, "p.sock")}
+	absent := map[string]bool{"engine": true, "logs": true, "podresources": true} // nothing listens, and this is no Kubernetes node
 	for _, c := range d.Checks(t.Context()) {
-		if c.Name != "engine library" && (c.Status != "ok" || c.Hint != "") {
-			t.Errorf("check %+v", c)
+		want := "ok"
+		if absent[c.Name] {
+			want = "absent"
+		}
+		if c.Name != "engine library" && (c.Status != want || (c.Hint == "") != (want == "ok")) {
+			t.Errorf("check %+v, want %s", c, want)
 		}
 	}
 	var out bytes.Buffer
@@ -65,7 +82,7 @@ func TestDoctorSeesWhatIsThere(t *testing.T) {
 	if err := os.Remove(filepath.Join(root, "dev/nvidiactl")); err != nil {
 		t.Fatal(err)
 	}
-	if c := d.nvml(); c.Status != "absent" || !strings.Contains(c.Hint, "/dev/nvidia") {
+	if c := d.nvml(t.Context()); c.Status != "absent" || !strings.Contains(c.Hint, "/dev/nvidia") {
 		t.Errorf("without a device: %+v", c)
 	}
 }

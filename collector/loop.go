@@ -251,9 +251,10 @@ func (l *loop) finish(r reading) {
 }
 
 func (l *loop) complete(e *event.Event) {
-	if e.Host == nil {
-		e.Host = l.Host
+	if e.Host != nil {
+		return // played or simulated: this host's processes are others
 	}
+	e.Host = l.Host
 	if l.Identity != nil {
 		l.Identity.Complete(e)
 	}

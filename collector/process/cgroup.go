@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/prometheus/procfs"
 )
 
 // place is where a process stands in the cgroup tree, and what follows from it. Strings are empty where it says nothing.
@@ -26,22 +24,45 @@ var (
 	podPattern       = regexp.MustCompile(`pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})(?:\.slice)?(?:$|:)`)
 )
 
+// group is a line of /proc/PID/cgroup: number:controllers:path.
+type group struct {
+	number, path string
+	controllers  []string
+}
+
+func parseGroups(text string) []group {
+	var groups []group
+	for line := range strings.Lines(text) {
+		number, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
+		controllers, path, ok := strings.Cut(rest, ":")
+		if !ok {
+			continue
+		}
+		g := group{number: number, path: path}
+		if controllers != "" {
+			g.controllers = strings.Split(controllers, ",")
+		}
+		groups = append(groups, g)
+	}
+	return groups
+}
+
 // parsePlace reads the lines of /proc/PID/cgroup. It knows the paths of containerd, cri-o and docker, under the systemd driver
 // (…-pod<uid>.slice/cri-containerd-<id>.scope) and under cgroupfs (/kubepods/<qos>/pod<uid>/<id>), v1 and v2.
-func parsePlace(groups []procfs.Cgroup) place {
+func parsePlace(groups []group) place {
 	var p place
 	// v1's memory hierarchy accounts for memory wherever it is mounted; else it is v2's single one.
 	for _, g := range groups {
 		switch {
-		case slices.Contains(g.Controllers, "memory"):
-			p.memory, p.version = g.Path, 1
-		case g.HierarchyID == 0 && len(g.Controllers) <= 1 && p.version == 0:
-			p.memory, p.version = g.Path, 2
+		case slices.Contains(g.controllers, "memory"):
+			p.memory, p.version = g.path, 1
+		case g.number == "0" && len(g.controllers) == 0 && p.version == 0:
+			p.memory, p.version = g.path, 2
 		}
 	}
 	paths := []string{p.memory}
 	for _, g := range groups {
-		paths = append(paths, g.Path)
+		paths = append(paths, g.path)
 	}
 	for _, at := range paths {
 		parts := strings.Split(at, "/")

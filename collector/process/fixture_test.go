@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 const (
@@ -15,7 +18,7 @@ const (
 
 // tree writes files below a folder of the test: a small /proc and /sys/fs/cgroup.
 type tree struct {
-	t    *testing.T
+	t    testing.TB
 	root string
 }
 
@@ -65,8 +68,31 @@ VmSwap:	    4096 kB
 Threads:	61
 `
 
-// newTree is a host with one vLLM instance in a pod (front end 100, rank 101), a llama server under systemd, and a shell.
-func newTree(t *testing.T) tree {
+// environ, listen and network add to a process what the tests of instances need.
+func (f tree) environ(pid int, entries ...string) {
+	f.write(fmt.Sprintf("proc/%d/environ", pid), strings.Join(entries, "\x00")+"\x00")
+}
+
+// listen gives a process listening sockets, each "address in hex:port in hex", in a namespace of its own table.
+func (f tree) listen(pid int, at ...string) {
+	table := "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+	for n, address := range at {
+		inode := pid*100 + n
+		table += fmt.Sprintf("%4d: %s 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 %d 1 0000000000000000 100 0 0 10 0\n", n, address, inode)
+		f.link(fmt.Sprintf("proc/%d/fd/%d", pid, n+3), fmt.Sprintf("socket:[%d]", inode))
+	}
+	f.write(fmt.Sprintf("proc/%d/net/tcp", pid), table)
+}
+
+func (f tree) remove(pid int) {
+	f.t.Helper()
+	if err := os.RemoveAll(filepath.Join(f.root, fmt.Sprintf("proc/%d", pid))); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// bareTree is a host on which nothing matters yet.
+func bareTree(t testing.TB) tree {
 	f := tree{t, t.TempDir()}
 	f.write("proc/stat", "cpu  1 2 3 4 5 6 7 8 9 10\nbtime 1790000000\n")
 	f.write("proc/meminfo", "MemTotal:       2097152 kB\nMemFree:         100000 kB\nMemAvailable:   1048576 kB\n")
@@ -74,6 +100,12 @@ func newTree(t *testing.T) tree {
 	f.write("proc/sys/kernel/osrelease", "6.8.0-45-generic\n")
 	f.write("proc/sys/kernel/random/boot_id", "b8d3c1f2-0000-4000-8000-000000000001\n")
 	f.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (x)\n")
+	return f
+}
+
+// newTree is a host with one vLLM instance in a pod (front end 100, rank 101), a llama server under systemd, and a shell.
+func newTree(t testing.TB) tree {
+	f := bareTree(t)
 	slice := "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + strings.ReplaceAll(testPod, "-", "_") + ".slice"
 	scope := slice + "/cri-containerd-" + testContainer + ".scope"
 	f.process(100, 1, 5000, []string{"/usr/bin/python3", "/usr/local/bin/vllm", "serve", "org/model-7b", "--port", "8000"}, "0::"+scope+"\n", fullStatus)
@@ -101,5 +133,17 @@ func newTree(t *testing.T) tree {
 }
 
 func (f tree) options() Options {
-	return Options{ProcRoot: filepath.Join(f.root, "proc"), CgroupRoot: filepath.Join(f.root, "sys/fs/cgroup")}
+	return Options{ProcRoot: filepath.Join(f.root, "proc"), CgroupRoot: filepath.Join(f.root, "sys/fs/cgroup"),
+		LogRoot: filepath.Join(f.root, "var/log"), PodResources: filepath.Join(f.root, "kubelet.sock")}
 }
+
+func read(t testing.TB, f tree, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(f.root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func stampOf(at time.Time) *timestamppb.Timestamp { return timestamppb.New(at) }

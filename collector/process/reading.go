@@ -1,42 +1,41 @@
 package process
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"os"
-	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/prometheus/procfs"
+	"syscall"
 
 	"lowtide/event"
 )
 
-// closeWait is TCP_CLOSE_WAIT: the other end has closed, this process has not.
-const closeWait = 8
-
-// read returns the numbers of one process. Whole is false when its open files may not be seen. An error means it is gone.
-func (s *Source) read(c *candidate, sockets *sockets) (body *event.Process, whole bool, err error) {
-	text, err := os.ReadFile(filepath.Join(s.o.ProcRoot, strconv.Itoa(c.proc.PID), "status"))
+// read returns the numbers of one process and the sockets it listens on. Whole is false when its open files may not be seen. An
+// error means it is gone.
+func (s *Source) read(o *observation) (body *event.Process, listens []listener, whole bool, err error) {
+	text, err := s.reader.files.read(s.reader.path(o.pid, "status"), mostStatus)
 	if err != nil {
-		return nil, false, fmt.Errorf("read status: %w", err)
+		return nil, nil, false, fmt.Errorf("read status: %w", err)
 	}
 	body = &event.Process{}
 	memory(body, parseStatus(string(text)))
-	body.CpuSecondsTotal = event.Ptr(c.stat.CPUTime())
-	if limits, err := c.proc.Limits(); err == nil && limits.OpenFiles < 1<<62 {
-		body.FdsLimit = event.Ptr(limits.OpenFiles)
+	body.CpuSecondsTotal = event.Ptr(o.stat.cpu)
+	if text, err := s.reader.files.read(s.reader.path(o.pid, "limits"), mostStatus); err == nil {
+		body.FdsLimit = parseLimit(text)
 	}
-	body.CgroupBytes, body.CgroupLimitBytes = memoryOf(s.o.CgroupRoot, c.place)
+	body.CgroupBytes, body.CgroupLimitBytes = memoryOf(s.o.CgroupRoot, o.place)
 	whole = true
-	if err := handles(body, c.proc, sockets); err != nil {
+	if listens, err = s.handles(body, o); err != nil {
 		if gone(err) {
-			return nil, false, err
+			return nil, nil, false, err
 		}
 		whole = !errors.Is(err, os.ErrPermission)
 	}
-	return body, whole, nil
+	return body, listens, whole, nil
 }
 
 // parseStatus returns the fields of /proc/PID/status that are numbers, those in kB as bytes. A field that the kernel does not
@@ -74,70 +73,65 @@ func memory(p *event.Process, fields map[string]uint64) {
 	p.SwapBytes = field("VmSwap")
 	p.Threads = field("Threads")
 	// CUDA pins through the driver (VmPin), mlock and io_uring lock (VmLck): the kernel can move neither out.
-	if pin, lock := field("VmPin"), field("VmLck"); pin != nil && lock != nil {
+	if pin, lock := field("VmPin"), field("VmLck"); pin != nil && lock != nil && *pin <= math.MaxUint64-*lock {
 		p.PinnedKernelBytes = event.Ptr(*pin + *lock)
 	}
 }
 
-// handles counts open files and the sockets among them that wait to be closed.
-func handles(p *event.Process, proc procfs.Proc, sockets *sockets) error {
-	targets, err := proc.FileDescriptorTargets()
-	if err != nil {
-		return fmt.Errorf("read open files: %w", err)
-	}
-	p.Fds = event.Ptr(uint64(len(targets)))
-	waiting, err := sockets.of(proc.PID)
-	if err != nil {
-		return nil // no TCP in this kernel or namespace: the count stays absent
-	}
-	count := uint64(0)
-	for _, target := range targets {
-		if number, ok := strings.CutPrefix(target, "socket:["); ok {
-			inode, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)
-			if err == nil && waiting[inode] {
-				count++
+// parseLimit returns the soft limit of open files, nil when there is none.
+func parseLimit(text []byte) *uint64 {
+	for line := range bytes.Lines(text) {
+		if rest, ok := bytes.CutPrefix(line, []byte("Max open files")); ok {
+			if fields := bytes.Fields(rest); len(fields) > 0 {
+				if n, err := strconv.ParseUint(string(fields[0]), 10, 64); err == nil && n < 1<<62 {
+					return &n
+				}
 			}
 		}
 	}
-	p.SocketsCloseWait = event.Ptr(count)
 	return nil
 }
 
-// sockets reads each network namespace's TCP table once per tick, however many processes share it.
-type sockets struct {
-	procRoot  string
-	closeWait map[string]map[uint64]bool // by namespace, inodes in CLOSE_WAIT
-}
-
-func (s *sockets) of(pid int) (map[uint64]bool, error) {
-	root := filepath.Join(s.procRoot, strconv.Itoa(pid))
-	namespace, err := os.Readlink(filepath.Join(root, "ns/net"))
+// handles counts open files and the sockets among them that wait to be closed, and finds those that listen.
+func (s *Source) handles(p *event.Process, o *observation) ([]listener, error) {
+	dir := s.reader.path(o.pid, "fd")
+	file, err := os.Open(dir)
 	if err != nil {
-		namespace = root // unknown: its own table
+		return nil, fmt.Errorf("read open files: %w", err)
 	}
-	if inodes, ok := s.closeWait[namespace]; ok {
-		return inodes, nil
-	}
-	// The table stands under /proc/PID/net; procfs reads it when /proc/PID is its root.
-	fs, err := procfs.NewFS(root)
+	defer file.Close()
+	names, err := file.Readdirnames(-1)
 	if err != nil {
-		return nil, fmt.Errorf("read sockets: %w", err)
+		return nil, fmt.Errorf("read open files: %w", err)
 	}
-	//lint:ignore SA1019 netlink would answer for our own network namespace, not for the process's
-	table, err := fs.NetTCP()
-	if err != nil {
-		return nil, fmt.Errorf("read sockets: %w", err)
+	p.Fds = event.Ptr(uint64(len(names)))
+	t := s.sockets.of(o.pid, o.network, s.roster.uptime < o.stat.ticks+young)
+	if t.err != nil {
+		return nil, nil // no TCP in this kernel or namespace: the count stays absent
 	}
-	inodes := make(map[uint64]bool)
-	//lint:ignore SA1019 as above
-	table6, _ := fs.NetTCP6() // absent where IPv6 is off
-	for _, lines := range []procfs.NetTCP{table, table6} {
-		for _, line := range lines {
-			if line.St == closeWait {
-				inodes[line.Inode] = true
-			}
+	var listens []listener
+	target, count := make([]byte, 64), uint64(0)
+	for _, name := range names {
+		n, err := syscall.Readlink(dir+"/"+name, target)
+		if err != nil {
+			continue // closed meanwhile
+		}
+		number, ok := bytes.CutPrefix(target[:n], []byte("socket:["))
+		if !ok {
+			continue
+		}
+		inode, err := strconv.ParseUint(string(bytes.TrimSuffix(number, []byte("]"))), 10, 64)
+		if err != nil {
+			continue
+		}
+		if t.waiting[inode] {
+			count++
+		}
+		if at, ok := t.listens[inode]; ok {
+			listens = append(listens, listener{inode, at})
 		}
 	}
-	s.closeWait[namespace] = inodes
-	return inodes, nil
+	slices.SortFunc(listens, func(a, b listener) int { return a.at.Compare(b.at) })
+	p.SocketsCloseWait = event.Ptr(count)
+	return listens, nil
 }

@@ -1,16 +1,21 @@
-// Package process owns the source that reads /proc: memory, handles and cgroup of the processes that serve models, and the
-// host's own memory. It refuses to look at any other process beyond its command line, and never reads an environment.
+// Package process owns the source that reads /proc: memory, handles and cgroup of the processes that serve models, and the host's
+// own memory; and the roster that knows these processes, as the trees behind engines' endpoints, for everybody who knows no more
+// than a pid. It refuses to look at other processes beyond their command line, reads of an environment only the rank in it, and
+// never walks a process's memory maps.
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
+	"net/netip"
 	"os"
-	"path/filepath"
 	"regexp"
-	"sort"
-	"strings"
+	"slices"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -20,46 +25,62 @@ import (
 	"lowtide/event"
 )
 
-// DefaultMatch finds the processes of the known engines, and python, by their command line.
-const DefaultMatch = `(?i)^\S*python[0-9.]*(\s|$)|vllm|sglang|trtllm|tritonserver|llama-server|llama_cpp`
-
-// ticksPerSecond is USER_HZ, the unit of starttime in /proc/PID/stat: 100 on every Linux that GPUs are served from.
-const ticksPerSecond = 100
-
-// Options say where /proc is and which processes matter.
+// Options say where to read and which processes matter.
 type Options struct {
-	ProcRoot   string         // /proc when empty
-	CgroupRoot string         // /sys/fs/cgroup when empty
-	PIDs       []int          // these processes and no search, when given
-	Match      *regexp.Regexp // on the command line, arguments joined by spaces; DefaultMatch when nil
+	ProcRoot     string         // /proc when empty
+	CgroupRoot   string         // /sys/fs/cgroup when empty
+	LogRoot      string         // whose folder containers/ names pods; /var/log when empty
+	PodResources string         // the kubelet's socket; /var/lib/kubelet/pod-resources/kubelet.sock when empty
+	PIDs         []int          // these processes and no search, when given
+	Match        *regexp.Regexp // on the command line, arguments joined by spaces; DefaultMatch when nil
+	Interval     time.Duration  // between the loop's ticks, which tells a tick from a call after Wake; 5 s when zero
+
+	self int // the collector's pid as ProcRoot has it, 0 when it is not there
 }
 
-// Source reads /proc. It is not safe for concurrent use.
-type Source struct {
-	o     Options
-	fs    procfs.FS
-	boot  time.Time
-	known map[int]*known
-}
-
-// known is what stays the same over a process life.
-type known struct {
-	ticks uint64
-	start time.Time
-	seen  bool
-}
-
-// New opens the roots. The error wraps status.ErrAbsent where there is no /proc.
-func New(o Options) (*Source, error) {
-	if o.ProcRoot == "" {
-		o.ProcRoot = procfs.DefaultMountPoint
-	}
-	if o.CgroupRoot == "" {
-		o.CgroupRoot = "/sys/fs/cgroup"
-	}
+func (o *Options) fill() {
+	o.ProcRoot = first(o.ProcRoot, procfs.DefaultMountPoint)
+	o.CgroupRoot = first(o.CgroupRoot, "/sys/fs/cgroup")
+	o.LogRoot = first(o.LogRoot, "/var/log")
+	o.PodResources = first(o.PodResources, "/var/lib/kubelet/pod-resources/kubelet.sock")
 	if o.Match == nil {
 		o.Match = regexp.MustCompile(DefaultMatch)
 	}
+	if o.Interval <= 0 {
+		o.Interval = 5 * time.Second
+	}
+	// Pids of another namespace's /proc are not ours to watch, nor to compare with our own.
+	if link, err := os.Readlink(o.ProcRoot + "/self"); err == nil && link == strconv.Itoa(os.Getpid()) {
+		o.self = os.Getpid()
+	}
+}
+
+func (o *Options) reader() *reader { return &reader{root: o.ProcRoot, match: o.Match, self: o.self} }
+
+// Source reads /proc. Collect is not safe for concurrent use; the roster is.
+type Source struct {
+	o         Options
+	fs        procfs.FS
+	reader    *reader
+	roster    *Roster
+	watcher   *watcher // nil where processes cannot be watched
+	naming    naming
+	others    map[int]glimpse
+	round     uint32
+	seed      maphash.Seed
+	born      uint64 // uptime at the first tick: what started later has `started` told
+	network   string // the collector's network namespace
+	addresses map[string]netip.Addr
+	sockets   tables
+
+	wake    chan struct{}
+	owed    atomic.Int32 // calls after Wake that have not come yet
+	sampled time.Time    // the last tick that gave samples
+}
+
+// New opens the roots. The error wraps status.ErrAbsent where there is no /proc. Close ends what the first Collect starts.
+func New(o Options) (*Source, error) {
+	o.fill()
 	fs, err := procfs.NewFS(o.ProcRoot)
 	if err != nil {
 		return nil, fmt.Errorf("%w: open %s: %w", status.ErrAbsent, o.ProcRoot, err)
@@ -68,209 +89,257 @@ func New(o Options) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read boot time: %w", err)
 	}
-	return &Source{o: o, fs: fs, boot: time.Unix(int64(stat.BootTime), 0).UTC(), known: make(map[int]*known)}, nil
-}
-
-// BootID returns the id the kernel drew at boot, empty when it cannot be read.
-func BootID(procRoot string) string {
-	text, err := os.ReadFile(filepath.Join(procRoot, "sys/kernel/random/boot_id"))
-	if err != nil {
-		return ""
+	s := &Source{
+		o: o, fs: fs, seed: maphash.MakeSeed(), others: make(map[int]glimpse), addresses: make(map[string]netip.Addr), wake: make(chan struct{}, 1),
+		naming: naming{logs: o.LogRoot, kubelet: newKubelet(o.PodResources)},
 	}
-	return strings.TrimSpace(string(text))
+	s.sockets = tables{root: o.ProcRoot, byNamespace: make(map[string]*table)}
+	s.reader = s.o.reader()
+	s.roster = newRoster(&s.o, time.Unix(int64(stat.BootTime), 0).UTC())
+	for _, of := range []string{"self", "1"} {
+		if s.network, _ = os.Readlink(o.ProcRoot + "/" + of + "/ns/net"); s.network != "" {
+			break
+		}
+	}
+	return s, nil
 }
 
 // Name implements collector.Source.
 func (s *Source) Name() string { return "process" }
 
-// Collect returns one `machine` event and one `process` event for each process that matters. A process that ends while it is
-// read is left out. The error wraps ErrDenied when handles of a process may not be seen, which then are absent.
-func (s *Source) Collect(ctx context.Context, tick time.Time) ([]*event.Event, error) {
-	at := timestamppb.New(tick)
-	machine, err := s.machine()
-	if err != nil {
-		return nil, err
+// Roster returns the source's knowledge of processes, which its Collect keeps up to date.
+func (s *Source) Roster() *Roster { return s.roster }
+
+// Wake implements collector.Waker: a watched process has ended.
+func (s *Source) Wake() <-chan struct{} { return s.wake }
+
+// Close ends the watch and lets go of the kubelet. It must not overlap with Collect.
+func (s *Source) Close() error {
+	s.naming.kubelet.Close()
+	if s.watcher == nil {
+		return nil
 	}
-	events := []*event.Event{{Time: at, Machine: machine}}
-	found, err := s.find(ctx)
+	return s.watcher.Close()
+}
+
+func (s *Source) call() {
+	select {
+	case s.wake <- struct{}{}:
+		s.owed.Store(1)
+	default:
+	}
+}
+
+// called says whether this Collect answers a call for attention rather than a tick. Where both fall together the tick comes
+// first or second, and the other one gives no samples.
+func (s *Source) called(tick time.Time) bool {
+	since := tick.Sub(s.sampled)
+	if s.owed.Load() == 0 || since < 0 || since >= s.o.Interval-s.o.Interval/10 {
+		return false
+	}
+	s.owed.Store(0)
+	return true
+}
+
+// Collect returns one `machine` event, one `process` event for each process that matters, and `lifecycle` events for those that
+// came and went; after Wake only these last. A process that ends while it is read is left out. The error wraps ErrDenied when
+// handles of a process may not be seen, which then are absent, or the kubelet's socket may not be used.
+func (s *Source) Collect(ctx context.Context, tick time.Time) ([]*event.Event, error) {
+	events := s.endings(tick)
+	if s.called(tick) {
+		return events, nil
+	}
+	machine, err := s.machine()
 	if err != nil {
 		return events, err
 	}
-	inherit(found)
-	for _, k := range s.known {
-		k.seen = false
+	events = append([]*event.Event{{Time: timestamppb.New(tick), Machine: machine}}, events...)
+	ended, naming, err := s.refresh(ctx, tick)
+	events = append(events, ended...)
+	if err != nil {
+		return events, err
 	}
-	sockets := sockets{procRoot: s.o.ProcRoot, closeWait: make(map[string]map[uint64]bool)}
-	var denied []int
-	for _, f := range found {
-		if err := ctx.Err(); err != nil {
-			return events, fmt.Errorf("read processes: %w", err)
-		}
-		body, whole, err := s.read(f, &sockets)
-		if err != nil {
-			continue // it ended between the listing and the reading; that is the lifecycle's to tell
-		}
-		if !whole {
-			denied = append(denied, f.proc.PID)
-		}
-		events = append(events, &event.Event{Time: at, Worker: s.identify(f), Process: body})
+	readings, denied, err := s.readings(ctx)
+	if err != nil {
+		return events, err
 	}
-	for pid, k := range s.known {
-		if !k.seen {
-			delete(s.known, pid)
-		}
-	}
+	events = append(events, s.publish(readings, tick)...)
+	s.sampled = tick
+	var refused error
 	if len(denied) > 0 {
-		return events, fmt.Errorf("%w: open files of %d processes, such as pid %d; run as their user or with CAP_SYS_PTRACE",
+		refused = fmt.Errorf("%w: open files of %d processes, such as pid %d; run as their user or with CAP_SYS_PTRACE",
 			status.ErrDenied, len(denied), denied[0])
 	}
-	return events, nil
+	return events, errors.Join(refused, naming)
 }
 
-// candidate is a process that matters, before its numbers are read.
-type candidate struct {
-	proc  procfs.Proc
-	stat  procfs.ProcStat
-	place place
-	words words
-}
-
-// find returns the processes that matter, in the order of their pids.
-func (s *Source) find(ctx context.Context) ([]*candidate, error) {
-	if len(s.o.PIDs) > 0 {
-		var found []*candidate
-		for _, pid := range s.o.PIDs {
-			proc, err := s.fs.Proc(pid)
-			if err != nil {
-				continue // not there now: `blind` is judged from the silence
-			}
-			if c := s.candidate(proc, nil); c != nil {
-				found = append(found, c)
-			}
-		}
-		return found, nil
+// endings returns the ends that the watch has seen.
+func (s *Source) endings(tick time.Time) []*event.Event {
+	if s.watcher == nil {
+		return nil
 	}
-	procs, err := s.fs.AllProcs()
+	var events []*event.Event
+	for _, e := range s.watcher.take() {
+		events = append(events, s.end(e.life, e.status, tick)...)
+	}
+	return events
+}
+
+// end tells the end of a process, once.
+func (s *Source) end(l *life, status *exitStatus, tick time.Time) []*event.Event {
+	s.roster.mu.Lock()
+	defer s.roster.mu.Unlock()
+	if !l.alive() {
+		return nil
+	}
+	s.roster.end(l, tick)
+	return []*event.Event{l.exit(status, tick)}
+}
+
+// refresh brings the roster up to the tick: who came, who went, who became another program, who belongs to whom. Naming is what
+// kept it from learning pods' names.
+func (s *Source) refresh(ctx context.Context, tick time.Time) (ended []*event.Event, naming, err error) {
+	r := s.roster
+	uptime := s.reader.uptime(r.boot, tick)
+	begins := s.born == 0
+	if begins {
+		s.born = max(uptime, 1)
+	}
+	view, err := s.scan(ctx, r.lives(), uptime)
 	if err != nil {
-		return nil, fmt.Errorf("list processes: %w", err)
+		return nil, nil, err
 	}
-	sort.Sort(procs)
-	self := os.Getpid()
-	var found []*candidate
-	for _, proc := range procs {
+	for _, e := range view.over {
+		if s.watcher != nil && s.watcher.awaits(e.life) {
+			if !view.reused[e.life] {
+				continue // it is told in a moment, with what is known by then
+			}
+			e.status = s.watcher.drop(e.life)
+		}
+		ended = append(ended, s.end(e.life, e.status, tick)...)
+	}
+	r.mu.Lock()
+	r.uptime, r.now = uptime, tick
+	for l, o := range view.again {
+		l.seen = o
+	}
+	for _, l := range r.living {
+		l.forget(tick)
+	}
+	r.expire(tick)
+	r.mu.Unlock()
+	s.admit(view.found)
+	for range mostAncestors { // each round takes in one more generation
+		if s.admit(s.descendants()) == 0 {
+			break
+		}
+	}
+	r.mu.Lock()
+	missing, gpus := r.unnamed()
+	r.mu.Unlock()
+	names, naming := s.naming.find(ctx, tick, missing, gpus)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for p, name := range names {
+		r.names.note(p, name)
+	}
+	for _, l := range r.living {
+		l.told = l.told || begins || l.ticks < s.born
+	}
+	r.resolve()
+	return ended, naming, nil
+}
+
+// admit takes in what a search found, and returns how many are new.
+func (s *Source) admit(found []sighting) int {
+	s.roster.mu.Lock()
+	defer s.roster.mu.Unlock()
+	n := 0
+	for _, f := range found {
+		if s.roster.living[f.seen.pid] == nil && len(s.roster.living) < mostLives {
+			s.roster.watch(f.seen, f.ancestors)
+			n++
+		}
+		delete(s.others, f.seen.pid)
+	}
+	if n > 0 {
+		s.roster.resolve() // once for all: who was listed first must not matter
+	}
+	return n
+}
+
+// numbers is one process's reading.
+type numbers struct {
+	life    *life
+	body    *event.Process
+	listens []listener
+}
+
+// readings reads the numbers of all watched processes, in the order of their pids, and starts to watch for their ends.
+func (s *Source) readings(ctx context.Context) (read []numbers, denied []int, err error) {
+	lives := s.roster.lives()
+	order := make([]*life, 0, len(lives))
+	for _, l := range lives {
+		order = append(order, l)
+	}
+	slices.SortFunc(order, func(a, b *life) int { return cmp.Compare(a.pid, b.pid) })
+	s.sockets.next()
+	for _, l := range order {
 		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("list processes: %w", err)
+			return nil, nil, fmt.Errorf("read processes: %w", err)
 		}
-		if proc.PID == self && s.o.ProcRoot == procfs.DefaultMountPoint {
-			continue
+		s.watch(l)
+		body, listens, whole, err := s.read(&l.seen)
+		if err != nil {
+			continue // it ended between the listing and the reading; its end is told in a moment
 		}
-		if c := s.candidate(proc, s.o.Match); c != nil {
-			found = append(found, c)
+		if !whole {
+			denied = append(denied, l.pid)
 		}
+		read = append(read, numbers{l, body, listens})
 	}
-	return found, nil
+	return read, denied, nil
 }
 
-// candidate is nil when the process does not match, is a kernel thread, has exited or waits to be reaped.
-func (s *Source) candidate(proc procfs.Proc, match *regexp.Regexp) *candidate {
-	line, err := proc.CmdLine()
-	if err != nil || len(line) == 0 || match != nil && !match.MatchString(strings.Join(line, " ")) {
-		return nil
+func (s *Source) watch(l *life) {
+	if s.o.self == 0 {
+		return
 	}
-	stat, err := proc.Stat()
-	if err != nil || stat.State == "Z" || stat.State == "X" {
-		return nil
-	}
-	c := &candidate{proc: proc, stat: stat, words: parseWords(line)}
-	if groups, err := proc.Cgroups(); err == nil {
-		c.place = parsePlace(groups)
-	}
-	return c
-}
-
-// inherit gives ranks and cores what only the front end's command line says: they are one instance.
-func inherit(found []*candidate) {
-	byPID := make(map[int]*candidate, len(found))
-	for _, c := range found {
-		byPID[c.proc.PID] = c
-	}
-	for _, c := range found {
-		parent := byPID[c.stat.PPID]
-		for depth := 0; parent != nil && parent != c && depth < 8; depth++ {
-			if c.words.engine == "" || c.words.engine == parent.words.engine || parent.words.engine == "" {
-				c.words.port = first(c.words.port, parent.words.port)
-				c.words.model = first(c.words.model, parent.words.model)
-				c.words.engine = first(c.words.engine, parent.words.engine)
-			}
-			parent = byPID[parent.stat.PPID]
+	if s.watcher == nil {
+		w, err := newWatcher(s.o.reader(), s.call)
+		if err != nil {
+			return // ends are seen at the ticks
 		}
+		s.watcher = w
 	}
+	s.watcher.add(l, s.reader.stat)
 }
 
-func first(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
+// publish makes the events of a tick and hands on where engines listen.
+func (s *Source) publish(read []numbers, tick time.Time) []*event.Event {
+	r := s.roster
+	r.mu.Lock()
+	for _, n := range read {
+		n.life.listens, n.life.read = n.listens, true
+	}
+	r.resolve()
+	var events []*event.Event
+	for _, n := range read {
+		if !n.life.told {
+			n.life.told = true
+			e := stamp(n.life, tick)
+			e.Lifecycle = &event.Lifecycle{State: "started"}
+			events = append(events, e)
 		}
+		e := stamp(n.life, tick)
+		e.Process = n.body
+		events = append(events, e)
 	}
-	return ""
-}
-
-// identify names the process. The start time is computed once: a later clock step must not make it another process.
-func (s *Source) identify(c *candidate) *event.Worker {
-	k := s.known[c.proc.PID]
-	if k == nil || k.ticks != c.stat.Starttime {
-		since := time.Duration(c.stat.Starttime) * (time.Second / ticksPerSecond)
-		k = &known{ticks: c.stat.Starttime, start: s.boot.Add(since)}
-		s.known[c.proc.PID] = k
-	}
-	k.seen = true
-	w := &event.Worker{
-		Pid: int64(c.proc.PID), StartTicks: event.Ptr(k.ticks), StartTime: timestamppb.New(k.start),
-		Role: c.words.role, Rank: c.words.rank, EngineIndex: c.words.index, Engine: c.words.engine, Model: c.words.model,
-		Pod: c.place.pod, ContainerId: c.place.container, Unit: c.place.unit,
-	}
-	if w.Unit == "" && c.words.port != "" {
-		w.Unit = "port-" + c.words.port
-	}
-	return w
-}
-
-func (s *Source) machine() (*event.Machine, error) {
-	info, err := s.fs.Meminfo()
-	if err != nil {
-		return nil, fmt.Errorf("read meminfo: %w", err)
-	}
-	m := &event.Machine{MemoryTotalBytes: info.MemTotalBytes, MemoryAvailableBytes: info.MemAvailableBytes}
-	if text, err := os.ReadFile(filepath.Join(s.o.ProcRoot, "sys/fs/file-nr")); err == nil {
-		var used, free, limit uint64
-		if n, _ := fmt.Sscan(string(text), &used, &free, &limit); n == 3 {
-			m.Fds = event.Ptr(used - min(free, used))
-			if limit < 1<<62 {
-				m.FdsLimit = event.Ptr(limit)
-			}
-		}
-	}
-	if text, err := os.ReadFile(filepath.Join(s.o.ProcRoot, "sys/kernel/osrelease")); err == nil {
-		m.KernelVersion = strings.TrimSpace(string(text))
-	}
-	if text, err := os.ReadFile(filepath.Join(s.o.ProcRoot, "driver/nvidia/version")); err == nil {
-		m.DriverVersion = driverVersion(string(text))
-	}
-	return m, nil
-}
-
-var driverPattern = regexp.MustCompile(`Kernel Module(?: for \S+)?\s+([0-9][0-9.]*)`)
-
-// driverVersion takes the number out of the driver's NVRM line, proprietary or open.
-func driverVersion(text string) string {
-	if m := driverPattern.FindStringSubmatch(text); m != nil {
-		return m[1]
-	}
-	return ""
-}
-
-// gone says whether an error means that the process has ended.
-func gone(err error) bool {
-	return errors.Is(err, os.ErrNotExist) || strings.Contains(err.Error(), "no such process")
+	found := r.candidates()
+	r.mu.Unlock()
+	ends := s.reach(found)
+	r.mu.Lock()
+	r.endpoints = ends
+	r.mu.Unlock()
+	return events
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/procfs"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 
@@ -24,6 +23,11 @@ func open(t *testing.T, o Options) *Source {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return s
 }
 
@@ -86,12 +90,16 @@ func TestFieldsOfTheFixture(t *testing.T) {
 func TestStartTimeIsFixedAtFirstSight(t *testing.T) {
 	f := newTree(t)
 	s := open(t, f.options())
-	before := collect(t, s)[2].Worker
-	s.boot = s.boot.Add(time.Hour)
-	same(t, "after a clock step", collect(t, s)[2].Worker, before)
+	before := workers(collect(t, s))[101]
+	s.roster.boot = s.roster.boot.Add(time.Hour)
+	same(t, "after a clock step", workers(collect(t, s))[101], before)
 	f.process(101, 100, 9000, []string{"VLLM::Worker_TP1"}, "0::/\n", fullStatus) // the pid is used again
-	if w := collect(t, s)[2].Worker; *w.StartTicks != 9000 || w.StartTime.AsTime().Unix() != 1790000000+3600+90 {
+	events := collect(t, s)
+	if w := workers(events)[101]; *w.StartTicks != 9000 || w.StartTime.AsTime().Unix() != 1790000000+3600+90 {
 		t.Errorf("a reused pid is %s", prototext.Format(w))
+	}
+	if end := events[1]; end.Lifecycle.GetState() != "exited" || *end.Worker.StartTicks != 6000 {
+		t.Errorf("the end of the one before is %s", prototext.Format(end))
 	}
 }
 
@@ -170,40 +178,15 @@ func TestPlaces(t *testing.T) {
 		"private cgroup namespace":   {"0::/../../kubepods/pod" + testPod + "/" + testContainer, place{container: testContainer, pod: testPod}},
 		"63 digits are no container": {"0::/docker/" + testContainer[1:], place{version: 2}},
 	} {
-		groups := cgroups(t, c.line+"\n")
+		groups := parseGroups(c.line + "\n")
 		got := parsePlace(groups)
 		if c.want.version != 0 {
-			c.want.memory = groups[0].Path
+			c.want.memory = groups[0].path
 		}
 		if got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
-}
-
-// cgroups lets procfs parse the lines of a fixture.
-func cgroups(t testing.TB, lines string) []procfs.Cgroup {
-	t.Helper()
-	root := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(root, "1"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(root, "1/cgroup"), []byte(lines), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	fs, err := procfs.NewFS(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	proc, err := fs.Proc(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	groups, err := proc.Cgroups()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return groups
 }
 
 func TestMemoryOfV1(t *testing.T) {
@@ -220,29 +203,6 @@ func TestMemoryOfV1(t *testing.T) {
 	}
 	if used, limit = memoryOf(f.root, place{}); used != nil || limit != nil {
 		t.Error("an unknown place has memory")
-	}
-}
-
-func TestWords(t *testing.T) {
-	for line, want := range map[string]words{
-		"python3 -m vllm.entrypoints.openai.api_server --model org/m --port=9000": {engine: "vllm", role: "frontend", model: "org/m", port: "9000"},
-		"VLLM::EngineCore_DP1":        {engine: "vllm", role: "core", index: event.Ptr(int64(1))},
-		"VLLM::Worker_DP2_TP3_EP3":    {engine: "vllm", role: "worker", rank: event.Ptr(int64(3)), index: event.Ptr(int64(2))},
-		"sglang::scheduler_TP0":       {engine: "sglang", role: "worker", rank: event.Ptr(int64(0))},
-		"sglang::detokenizer":         {engine: "sglang", role: "other"},
-		"trtllm-serve m --port 8001":  {engine: "trtllm", role: "frontend", port: "8001"},
-		"python train.py --model --x": {},
-		"vllm serve --port 99999999":  {engine: "vllm", role: "frontend"},
-		"python3 -m sglang.launch_server --model-path a --served-model-name b": {engine: "sglang", role: "frontend", model: "b"},
-	} {
-		got := parseWords(strings.Fields(line))
-		if (got.rank == nil) != (want.rank == nil) || got.rank != nil && *got.rank != *want.rank || (got.index == nil) != (want.index == nil) || got.index != nil && *got.index != *want.index {
-			t.Errorf("%s: rank %v, index %v", line, got.rank, got.index)
-		}
-		got.rank, got.index, want.rank, want.index = nil, nil, nil, nil
-		if got != want {
-			t.Errorf("%s: %+v, want %+v", line, got, want)
-		}
 	}
 }
 
@@ -287,46 +247,12 @@ func TestRealProcess(t *testing.T) {
 	}
 }
 
-func FuzzCommandLine(f *testing.F) {
-	f.Add("vllm serve model --port 8000")
-	f.Add("VLLM::Worker_DP2_TP3")
-	f.Add("serve")
-	f.Fuzz(func(t *testing.T, line string) {
-		w := parseWords(strings.Split(line, " "))
-		if w.rank != nil && *w.rank < 0 || len(w.port) > 5 {
-			t.Errorf("%q gave %+v", line, w)
-		}
-	})
-}
-
-func FuzzStatus(f *testing.F) {
-	f.Add(fullStatus)
-	f.Add("VmRSS:\t 18446744073709551615 kB\n")
-	f.Fuzz(func(t *testing.T, text string) {
-		p := &event.Process{}
-		memory(p, parseStatus(text))
-		if p.RssBytes != nil && !strings.Contains(text, "VmRSS") {
-			t.Errorf("%q has no VmRSS, but %d were read", text, *p.RssBytes)
-		}
-	})
-}
-
-func FuzzPlace(f *testing.F) {
-	f.Add("/kubepods/burstable/pod" + testPod + "/" + testContainer)
-	f.Add("/../..")
-	f.Fuzz(func(t *testing.T, path string) {
-		p := parsePlace([]procfs.Cgroup{{Path: path}})
-		if p.container != "" && len(p.container) != 64 || p.pod != "" && len(p.pod) != 36 || strings.Contains("/"+p.memory+"/", "/../") {
-			t.Errorf("%q gave %+v", path, p)
-		}
-	})
-}
-
 func BenchmarkRealProc(b *testing.B) {
 	s, err := New(Options{})
 	if err != nil {
 		b.Skip("SKIPPED: no /proc")
 	}
+	defer s.Close()
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := s.Collect(b.Context(), time.Now()); err != nil && !errors.Is(err, status.ErrDenied) {

@@ -1,0 +1,51 @@
+package collector
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"lowtide/collector/exporter"
+	"lowtide/event"
+	"lowtide/processor/broker"
+)
+
+// callDeadline is the least that a source has for one call: NVML needs seconds for a card that has to wake up.
+const callDeadline = 5 * time.Second
+
+// Agent is what `collect` and `up` run once they have a broker: the sources of this host, its /metrics and the loop.
+type Agent struct {
+	*Opened
+	Host      *event.Host
+	Publisher *Publisher
+	Metrics   string // where to serve /metrics, host:port; empty or "off" for nowhere
+	Interval  time.Duration
+	Shift     time.Duration // with Stretch: how far back the first event lies
+	Stretch   float64       // event seconds per real second; 1 but in tests on hardware
+	Log       *slog.Logger
+}
+
+// Run collects until the context ends. It closes neither the sources nor the publisher.
+func (a *Agent) Run(ctx context.Context) (err error) {
+	shown := exporter.New(nil)
+	if a.Metrics != "" && a.Metrics != "off" {
+		server, err := exporter.Listen(ctx, a.Metrics, shown, a.Publisher)
+		if err != nil {
+			return &broker.Failure{What: err.Error(), Remedy: "choose another --metrics-listen, or 'off'", Err: err}
+		}
+		a.Log.Info("metrics are served", "address", "http://"+server.Addr()+"/metrics")
+		defer func() {
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+			defer cancel()
+			err = errors.Join(err, server.Close(last))
+		}()
+	}
+	var out Outlet = tee{shown, a.Publisher}
+	if a.Stretch > 1 {
+		now := time.Now()
+		out = stretched{next: out, origin: now, start: now.Add(-a.Shift), factor: a.Stretch}
+	}
+	return Run(ctx, Options{Sources: a.Sources, Identity: a.Identity, Every: a.Every, Host: a.Host, Outlet: out, Interval: a.Interval,
+		Deadline: max(a.Interval, callDeadline), Log: a.Log})
+}
