@@ -38,7 +38,7 @@ type UpCommand struct {
 	Data      string   `env:"LOWTIDE_DATA" type:"path" default:"~/.local/share/lowtide" placeholder:"DIR" help:"Folder of the broker and the store."`
 	NATS      string   `name:"nats" env:"LOWTIDE_NATS" placeholder:"URL" help:"Use this server instead of the one in this process."`
 	Listen    string   `default:"127.0.0.1:0" placeholder:"HOST:PORT" help:"Where the broker in this process listens."`
-	Demo      bool     `help:"Play a recorded leak beside simulated hosts. On by itself where no GPU is found."`
+	Demo      *bool    `negatable:"" help:"Play a recorded leak beside simulated hosts. On by itself where no GPU is found; --no-demo reads this host all the same."`
 	Recording []string `placeholder:"FILE" type:"existingfile" help:"Play these recordings instead of the one of --demo."`
 	Library   string   `placeholder:"FILE" help:"libchdb.so; default: where make engine puts it."`
 	announcing
@@ -48,15 +48,17 @@ type UpCommand struct {
 	Shift             time.Duration `hidden:"" help:"With --stretch: how far back the first event lies."`
 	Stretch           float64       `default:"1" hidden:"" help:"Event seconds per real second, for tests on hardware."`
 
-	log *slog.Logger
-	all *parts
+	log  *slog.Logger
+	all  *parts
+	demo bool
 }
 
 // Run starts the parts, waits until ctx ends or one of them fails, and stops them.
 func (c *UpCommand) Run(ctx context.Context) error {
 	c.log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-	if !c.Demo && len(c.Recording) == 0 && !hasGPU() {
-		c.Demo = true
+	c.demo = c.Demo != nil && *c.Demo
+	if c.Demo == nil && len(c.Recording) == 0 && !hasGPU() {
+		c.demo = true
 		fmt.Fprintln(os.Stderr, "no GPU on this machine: playing a recorded leak and simulated hosts (--demo)")
 	}
 	c.all = newParts()
@@ -170,7 +172,7 @@ func (c *UpCommand) collector(js jetstream.JetStream) error {
 		return err
 	}
 	agent := collector.Agent{Opened: opened, Host: host, Publisher: publisher, Metrics: c.Metrics, Interval: c.Interval, Shift: c.Shift, Stretch: c.Stretch, Log: c.log}
-	if c.Demo || len(c.Recording) > 0 {
+	if c.demo || len(c.Recording) > 0 {
 		agent.Interval = min(c.Interval, time.Second) // hours of recording wait, two thousand events a tick
 	}
 	c.all.run("collector", agent.Run)
@@ -192,14 +194,14 @@ func (c *UpCommand) sources(now time.Time, ready func() bool) (*collector.Opened
 		}
 		o.Sources = append(o.Sources, played)
 	}
-	if c.Demo && len(c.Recording) == 0 {
+	if c.demo && len(c.Recording) == 0 {
 		played, err := recording.New(demo.Leak(), demo.Name, recording.Options{Start: start, Ready: ready})
 		if err != nil {
 			return o, err
 		}
 		o.Sources = append(o.Sources, played)
 	}
-	if c.Demo {
+	if c.demo {
 		simulated, err := sim.New(sim.Options{Cluster: "sim", Hosts: 2, Kinds: []sim.Kind{sim.Healthy}, Step: c.Interval, Ready: ready})
 		if err != nil {
 			return o, err

@@ -82,7 +82,7 @@ class Story:
 
     def run(self):
         up = [self.o.lowtide, "up", "--data", self.at("data"), "--interval", "1s", "--nvml-interval", "1s", "--stretch", "60", "--shift", "10h",
-              "--metrics-listen", "127.0.0.1:9478", "--probe-socket", self.at("probe.sock")]
+              "--metrics-listen", "127.0.0.1:9478", "--probe-socket", self.at("probe.sock"), "--no-demo"]
         self.up = self.start("up", up)
         if not self.wait(30, lambda: os.path.exists(self.at("data/up.json"))):
             raise SystemExit("lowtide up did not come up: " + self.at("up.err"))
