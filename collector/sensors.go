@@ -152,8 +152,12 @@ func (s *Sensors) match() (*regexp.Regexp, error) {
 // discover offers the listening ports of watched processes as targets.
 func discover(roster *process.Roster) func() []engine.Target {
 	return func() []engine.Target {
-		var targets []engine.Target
-		for _, e := range roster.Endpoints() {
+		endpoints := roster.Endpoints()
+		if endpoints == nil {
+			return nil // it has not looked yet: what it will find then was there before
+		}
+		targets := make([]engine.Target, 0, len(endpoints))
+		for _, e := range endpoints {
 			targets = append(targets, engine.Target{URL: "http://" + e.AddrPort.String(), Engine: e.Engine, Worker: &event.Worker{Pid: int64(e.PID)}})
 		}
 		return targets

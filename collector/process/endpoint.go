@@ -24,7 +24,8 @@ type Endpoint struct {
 const mostPorts = 4
 
 // Endpoints returns where engines listen, in the order of units and addresses. Only front ends and engines of one process are
-// named: what listens in a core or rank talks to its siblings, and must not be asked. The caller owns the answer.
+// named: what listens in a core or rank talks to its siblings, and must not be asked. Nil means that the roster has not looked
+// yet. The caller owns the answer.
 func (r *Roster) Endpoints() []Endpoint {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -339,7 +339,7 @@ func (s *Source) publish(read []numbers, tick time.Time) []*event.Event {
 	r.mu.Unlock()
 	ends := s.reach(found)
 	r.mu.Lock()
-	r.endpoints = ends
+	r.endpoints = append([]Endpoint{}, ends...) // never nil from now on: the roster has looked
 	r.mu.Unlock()
 	return events
 }

@@ -110,7 +110,7 @@ func (w *Worker) Apply(e *event.Event) (closed bool) {
 		}
 		return false
 	case e.Config != nil:
-		w.Config = e.Config
+		w.configure(e.Config)
 		return false
 	}
 	if !w.now.takes(e) {
@@ -126,6 +126,21 @@ func (w *Worker) Apply(e *event.Event) (closed bool) {
 	w.now.apply(e)
 	w.dirty = true
 	return closed
+}
+
+// configure adds what one origin says to what others said: the engine, the probe and the log each know a part.
+func (w *Worker) configure(c *event.Config) {
+	merged := proto.CloneOf(w.Config)
+	if merged == nil {
+		merged = new(event.Config)
+	}
+	if len(c.DeclaredCaches) > 0 {
+		merged.DeclaredCaches = nil
+	}
+	proto.Merge(merged, c)
+	if !proto.Equal(merged, w.Config) { // a new pointer is what tells that something changed
+		w.Config = merged
+	}
 }
 
 // Close ends the tick that is being put together and computes the features. It returns false when there is none.
