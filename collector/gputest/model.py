@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 TABLE_STEP = 8  # decode tables are as wide as the longest request, rounded up to so many blocks
+PREFILL_STEP = 64  # tokens: prompts are padded to its multiples, since each new shape costs the libraries host memory
 
 
 class Part:
@@ -104,25 +105,30 @@ class Model:
         return torch.cat(picked).tolist()
 
     def warm_up(self, sequences, tokens):
-        """Runs the largest prompt and the largest decode once, so that kernels are loaded and the allocator has seen its peak.
-        They write to block 0 only, before anybody uses it."""
+        """Runs every shape that a step can have, the largest first: kernels are loaded, the libraries' choices are cached, and the
+        allocator has seen its peak. What comes later needs no more host memory. It writes to block 0 only, before anybody uses it."""
+        longest = self.shape.max_model_len
         with torch.inference_mode():
-            self._prefill([0] * tokens, [0] * -(-tokens // self.block_size))
-            table = [0] * -(-self.shape.max_model_len // self.block_size)
-            self._decode([[0] * self.shape.max_model_len] * sequences, [table] * sequences).tolist()
+            for count in range(tokens, 0, -PREFILL_STEP):
+                self._prefill([0] * count, [0] * -(-count // self.block_size))
+            for width in range(longest, 0, -TABLE_STEP * self.block_size):
+                table = [0] * -(-width // self.block_size)
+                for batch in range(sequences, 0, -1):
+                    picked = self._decode([[0] * width] * batch, [table] * batch)
+            picked.tolist()
 
     def _prefill(self, tokens, table):
-        shape, count = self.shape, len(tokens)
-        positions = list(range(count))
-        slots = [table[at // self.block_size] * self.block_size + at % self.block_size for at in positions]
-        x = self.embedding[torch.tensor(tokens, device=self.embedding.device)]
+        shape, told = self.shape, len(tokens)
+        slots = [table[at // self.block_size] * self.block_size + at % self.block_size for at in range(told)]
+        count = min(-(-told // PREFILL_STEP) * PREFILL_STEP, shape.max_model_len)  # the padding comes last, where nothing looks back at it
+        x = self.embedding[torch.tensor(tokens + [0] * (count - told), device=self.embedding.device)]
         for part in self.parts:
             x = x.to(part.device)
             at = torch.tensor(slots, device=part.device)
             cos, sin = part.cos[:count], part.sin[:count]
             for index, layer in enumerate(part.layers):
                 query, key, value = self._project(x, layer, cos, sin)
-                self._store(part, index, at, key, value)
+                self._store(part, index, at, key[:told], value[:told])
                 query, key, value = (t.transpose(0, 1)[None] for t in (query, key, value))  # [1, heads, tokens, feature]
                 groups = shape.heads // shape.kv_heads
                 key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
@@ -132,7 +138,7 @@ class Model:
                     look = torch.ones(count, count, dtype=torch.bool, device=part.device).tril()
                     mixed = attend(query, key, value, look)
                 x = self._finish(x, mixed[0].transpose(0, 1).reshape(count, -1), layer)
-        return self._pick(x[-1:])
+        return self._pick(x[told - 1:told])
 
     def _decode(self, sequences, tables):
         shape, count, size = self.shape, len(sequences), self.block_size
