@@ -1,7 +1,10 @@
 FUZZTIME ?= 1m
+# What strangers write into the collector's ears is always fuzzed for a minute.
+FUZZLONG ?= 1m collector/(engine/.*FuzzExposition|allocator/.*FuzzLine|kernel/.*FuzzRecord|oom/.*FuzzParse)$$
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 DEMO = $(shell test -e /dev/nvidia0 -o -e /proc/driver/nvidia || echo --demo)
 
-.PHONY: build test lint generate engine run demo fuzz bench e2e
+.PHONY: build test lint generate engine run demo fuzz bench e2e wheel gpu-test
 build:
 	go build -o lowtide .
 engine:
@@ -18,8 +21,12 @@ run: build engine
 demo: build engine
 	./lowtide up --demo
 fuzz:
-	@sh deploy/fuzz.sh $(FUZZTIME)
+	@sh deploy/fuzz.sh $(FUZZTIME) $(firstword $(FUZZLONG)) '$(lastword $(FUZZLONG))'
 bench:
 	go test -run '^$$' -bench . ./...
 e2e: engine
 	go test -count=1 -run TestEndToEnd .
+wheel:
+	python3 collector/probe/build_wheel.py .
+gpu-test: build
+	python3 collector/gputest/story.py --lowtide ./lowtide --out gpu-test.out -- --rate 6 --abort-fraction 0.3 --retain-aborted --retain-mib 32 --cap-fraction 0.07 --burst-seconds 12 --drain-seconds 12

@@ -1545,6 +1545,7 @@ type Oom struct {
 	OtherProcessesBytes      *uint64                `protobuf:"varint,8,opt,name=other_processes_bytes,json=otherProcessesBytes,proto3,oneof" json:"other_processes_bytes,omitempty"`
 	VictimPid                *int64                 `protobuf:"varint,9,opt,name=victim_pid,json=victimPid,proto3,oneof" json:"victim_pid,omitempty"`
 	Text                     string                 `protobuf:"bytes,10,opt,name=text,proto3" json:"text,omitempty"`
+	GpuUuid                  string                 `protobuf:"bytes,11,opt,name=gpu_uuid,json=gpuUuid,proto3" json:"gpu_uuid,omitempty"` // of the card it failed on, where that was told
 	unknownFields            protoimpl.UnknownFields
 	sizeCache                protoimpl.SizeCache
 }
@@ -1645,6 +1646,13 @@ func (x *Oom) GetVictimPid() int64 {
 func (x *Oom) GetText() string {
 	if x != nil {
 		return x.Text
+	}
+	return ""
+}
+
+func (x *Oom) GetGpuUuid() string {
+	if x != nil {
+		return x.GpuUuid
 	}
 	return ""
 }
@@ -2896,7 +2904,7 @@ const file_event_proto_rawDesc = "" +
 	"\x04text\x18\x06 \x01(\tR\x04text\x12\x16\n" +
 	"\x06source\x18\a \x01(\tR\x06sourceB\a\n" +
 	"\x05_codeB\x06\n" +
-	"\x04_pid\"\xda\x04\n" +
+	"\x04_pid\"\xf5\x04\n" +
 	"\x03Oom\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12,\n" +
 	"\x0frequested_bytes\x18\x02 \x01(\x04H\x00R\x0erequestedBytes\x88\x01\x01\x12\"\n" +
@@ -2911,7 +2919,8 @@ const file_event_proto_rawDesc = "" +
 	"\n" +
 	"victim_pid\x18\t \x01(\x03H\aR\tvictimPid\x88\x01\x01\x12\x12\n" +
 	"\x04text\x18\n" +
-	" \x01(\tR\x04textB\x12\n" +
+	" \x01(\tR\x04text\x12\x19\n" +
+	"\bgpu_uuid\x18\v \x01(\tR\agpuUuidB\x12\n" +
 	"\x10_requested_bytesB\r\n" +
 	"\v_free_bytesB\x0e\n" +
 	"\f_limit_bytesB\x12\n" +

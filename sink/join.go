@@ -230,6 +230,7 @@ func eventRow(sequence uint64, at time.Time, e *event.Event) []any {
 		hot[2], hot[8], hot[17] = e.Xid.GpuUuid, optional(e.Xid.Code), e.Xid.Text
 	case e.Oom != nil:
 		o := e.Oom
+		hot[2] = o.GpuUuid
 		hot[4], hot[12], hot[13], hot[14] = o.Kind, optional(o.RequestedBytes), optional(o.FreeBytes), optional(o.LimitBytes)
 		hot[15], hot[16], hot[17] = optional(o.AllocatedBytes), optional(o.ReservedUnallocatedBytes), o.Text
 	case e.Lifecycle != nil:

@@ -1,7 +1,6 @@
 package allocator
 
 import (
-	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -34,7 +33,7 @@ func excepted(l *line) *event.Oom {
 	if o.Kind != oom.Engine {
 		o.Kind = oom.CUDA
 	}
-	o.VictimPid = nil
+	o.VictimPid, o.GpuUuid = nil, l.GPU
 	fill(o, &event.Oom{RequestedBytes: l.Wanted, FreeBytes: l.Free, LimitBytes: l.Limit, AllocatedBytes: l.Live, ReservedUnallocatedBytes: l.Loose})
 	return o
 }
@@ -51,6 +50,7 @@ func (f *failure) same(o *event.Oom) bool {
 // merge joins both into one event: the observer's numbers are exact, the text has more of them.
 func (f *failure) merge(o *event.Oom) *event.Oom {
 	merged := proto.CloneOf(o)
+	merged.GpuUuid = f.gpu
 	if f.event.RequestedBytes != nil {
 		merged.RequestedBytes = f.event.RequestedBytes
 	}
@@ -76,18 +76,10 @@ func fill(o, from *event.Oom) {
 	}
 }
 
-// alone is the event of a failure whose text did not come, which the program has caught, or did not live to print.
+// alone is the event of a failure whose text did not come: the program has caught it, or did not live to print it.
 func (f *failure) alone() *event.Oom {
 	o := proto.CloneOf(f.event)
-	what := "an allocation"
-	if o.RequestedBytes != nil {
-		what = "an allocation of " + event.FormatQuantity(float64(*o.RequestedBytes), "bytes")
-	}
-	where := ""
-	if f.gpu != "" {
-		where = " on " + f.gpu
-	}
-	o.Text = fmt.Sprintf("%s%s failed, as PyTorch's observer told; no text was seen", what, where)
+	o.GpuUuid = f.gpu
 	return o
 }
 

@@ -28,7 +28,7 @@ type ooms struct {
 func (o *ooms) event(at time.Time, e *event.Oom) bool {
 	if o.last != nil && at.Sub(o.lastAt) < sameOOM && o.last.Kind == e.Kind && o.same(e) {
 		merged := proto.CloneOf(o.last)
-		if merged.Text == "" { // the text knows what was asked for, the observer only the segment that would have held it
+		if merged.Text == "" {
 			proto.Merge(merged, e)
 			o.joined = e.Text != ""
 		}
@@ -46,10 +46,19 @@ func (o *ooms) same(e *event.Oom) bool {
 		return true // a step of the counter, of which this is the account
 	}
 	if (o.last.Text == "") != (e.Text == "") {
-		return !o.joined
+		return !o.joined && near(o.last.RequestedBytes, e.RequestedBytes)
 	}
 	number := func(a, b *uint64) bool { return a != nil && b != nil && *a == *b }
 	return e.Text != "" && number(o.last.RequestedBytes, e.RequestedBytes) && number(o.last.AllocatedBytes, e.AllocatedBytes)
+}
+
+// near compares a size with the same one printed to two decimals; one that is not known contradicts nothing.
+func near(a, b *uint64) bool {
+	if a == nil || b == nil {
+		return true
+	}
+	x, y := float64(*a), float64(*b)
+	return max(x, y)-min(x, y) <= 0.01*max(x, y)
 }
 
 // counter takes the allocator's ooms_total. A step beyond the events seen is an OOM of unknown size.

@@ -10,7 +10,7 @@ import (
 // The accounts of failed allocations as they come, and how many failures they are.
 func TestOneFailureOfManyAccounts(t *testing.T) {
 	const mib = 1 << 20
-	observer := &event.Oom{Kind: "cuda", RequestedBytes: event.Ptr(uint64(258 * mib)), FreeBytes: event.Ptr(uint64(9 * mib))}
+	observer := &event.Oom{Kind: "cuda", RequestedBytes: event.Ptr(uint64(256*mib + 512)), FreeBytes: event.Ptr(uint64(9 * mib))}
 	text := &event.Oom{Kind: "cuda", RequestedBytes: event.Ptr(uint64(256 * mib)), AllocatedBytes: event.Ptr(uint64(900 * mib)), Text: "CUDA out of memory. Tried …"}
 	other := &event.Oom{Kind: "cuda", RequestedBytes: event.Ptr(uint64(512 * mib)), AllocatedBytes: event.Ptr(uint64(900 * mib)), Text: "CUDA out of memory. Tried more"}
 	type account struct {
@@ -26,6 +26,7 @@ func TestOneFailureOfManyAccounts(t *testing.T) {
 		"counter first":                 {[]account{{0, nil, 0}, {5, nil, 1}, {6, observer, 0}, {6, text, 0}, {10, nil, 1}}, 1},
 		"log first":                     {[]account{{1, text, 0}, {1, observer, 0}}, 1},
 		"two, of which one has no text": {[]account{{1, observer, 0}, {1, text, 0}, {3, observer, 0}}, 2},
+		"two, of different sizes":       {[]account{{1, observer, 0}, {2, other, 0}}, 2},
 		"two observed":                  {[]account{{1, observer, 0}, {2, observer, 0}}, 2},
 		"two texts":                     {[]account{{1, text, 0}, {2, other, 0}}, 2},
 		"the same again, a minute on":   {[]account{{1, text, 0}, {61, text, 0}}, 2},
