@@ -102,7 +102,7 @@ func (w *Worker) judgePoints() {
 		w.set("quiet.hours", points[len(points)-1].at.Sub(points[0].at).Hours())
 	}
 	w.flag("quiet.matched", false)
-	w.flag("quiet.inferred", false)
+	w.flag("quiet.inferred", w.now.engine == nil && w.marks.said)
 	w.residues()
 	w.movers(points)
 }

@@ -37,6 +37,7 @@ type Worker struct {
 	quiet  quiet
 	ooms   ooms
 	faults faults
+	marks  marks
 	sample *variable.Sample
 	basis  basis
 	calls  [seriesCount]call
@@ -112,6 +113,9 @@ func (w *Worker) Apply(e *event.Event) (closed bool) {
 	case e.Config != nil:
 		w.configure(e.Config)
 		return false
+	case e.Mark != nil:
+		w.marks.note(at, e.Mark)
+		return false
 	}
 	if !w.now.takes(e) {
 		return false
@@ -159,6 +163,8 @@ func (w *Worker) Close() bool {
 	if w.now.engineAt.Equal(w.tick) { // the device may be read more often than the engine
 		w.load.observe(w.tick, w.now.engine)
 		w.quiet.observe(w.tick, &w.now, w.now.levels())
+	} else if marked := w.marks.reading(w.tick, &w.now); marked != nil {
+		w.quiet.observe(w.tick, marked, w.now.levels())
 	}
 	w.features(w.tick)
 	w.now.endTick()
