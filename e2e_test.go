@@ -75,6 +75,20 @@ func (w *workspace) newest() string {
 	return fmt.Sprint(w.posts[0])
 }
 
+// count is how many messages were posted.
+func (w *workspace) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.posts)
+}
+
+// last is the newest message as it was posted.
+func (w *workspace) last() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return fmt.Sprint(w.posts[len(w.posts)-1])
+}
+
 // ask runs one query as the reader; an error is part of the answer, since the tables come while it waits.
 func ask(ctx context.Context, data, query string) string {
 	text, err := os.ReadFile(filepath.Join(data, "engine.json"))
