@@ -33,7 +33,8 @@ sys.stdin.readline()
 `
 
 // A failed allocation in a worker reaches Slack through everything that is real but the GPU: the probe's socket, the loop, the
-// broker, the judge, the outbox. How long it takes is logged, not asserted.
+// broker, the judge, the outbox. How long it takes is logged, not asserted: most of it is the
+// second that Slack wants between two cards.
 func TestEndToEndOOM(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -61,7 +62,7 @@ func TestEndToEndOOM(t *testing.T) {
 	}()
 	until(ctx, t, "the socket", func() bool { _, err := os.Stat(socket); return err == nil })
 	var took []time.Duration
-	for i := range 20 {
+	for i := range 5 {
 		worker := exec.CommandContext(ctx, python, "-c", speaker, socket, fmt.Sprintf("GPU-00000000-0000-4000-8000-%012d", i))
 		in, err := worker.StdinPipe()
 		if err != nil {
