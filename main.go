@@ -84,6 +84,10 @@ func run(ctx context.Context, args []string, messages io.Writer) int {
 		return report(messages, fmt.Errorf("%w\nhint: lowtide --help, or --help after a command", err), 2)
 	}
 	if err := parsed.Run(); err != nil {
+		var coded interface{ ExitCode() int }
+		if errors.As(err, &coded) {
+			return report(messages, err, coded.ExitCode())
+		}
 		return report(messages, err, 1)
 	}
 	return 0

@@ -27,6 +27,8 @@ func TestExitCodesAndHints(t *testing.T) {
 		{[]string{"replay", "--json", "collector/demo/leak.ndjson.gz"}, 0, ""},
 		{[]string{"replay", torn}, 1, "error: "},
 		{[]string{"rules", "check"}, 0, ""},
+		{[]string{"collect", "--match", "("}, 2, "hint: "},
+		{[]string{"collect", "--nats", "ftp://x", "--sim", "1"}, 2, "hint: "},
 		{[]string{"rules", "check", broken}, 1, ""},
 		{[]string{"process", "--nats", "nats://127.0.0.1:1"}, 1, "error: "},
 	} {

@@ -32,7 +32,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if a.Metrics != "" && a.Metrics != "off" {
 		server, err := exporter.Listen(ctx, a.Metrics, shown, a.Publisher)
 		if err != nil {
-			return &broker.Failure{What: err.Error(), Remedy: "choose another --metrics-listen, or 'off'", Err: err}
+			return &broker.Failure{What: err.Error(), Remedy: "use HOST:PORT that is free, such as 127.0.0.1:9478, or 'off' for --metrics-listen", Err: err, Code: 2}
 		}
 		a.Log.Info("metrics are served", "address", "http://"+server.Addr()+"/metrics")
 		defer func() {

@@ -86,11 +86,12 @@ func identify(cluster, name string) (*event.Host, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read hostname: %w", err)
 		}
-		name = event.Token(own)
+		name = own
 	}
-	host := &event.Host{Cluster: cluster, Name: name, BootId: process.BootID("/proc")}
+	// Names of nodes have dots, which a subject cannot take: they become the same token whoever names the host.
+	host := &event.Host{Cluster: cluster, Name: event.Token(name), BootId: process.BootID("/proc")}
 	if err := event.ValidateHost(host); err != nil {
-		return nil, &broker.Failure{What: err.Error(), Remedy: "set --cluster and --host to names without dots and spaces", Err: err}
+		return nil, &broker.Failure{What: fmt.Sprintf("--cluster %q, --host %q: %v", cluster, name, err), Remedy: "use letters, digits, - and _", Err: err, Code: 2}
 	}
 	return host, nil
 }
@@ -98,9 +99,17 @@ func identify(cluster, name string) (*event.Host, error) {
 // open opens what the flags ask for. What was opened comes along with an error.
 func (c *Command) open(now time.Time, ready func() bool, log *slog.Logger) (*Opened, error) {
 	o := new(Opened)
-	if c.Interval <= 0 || c.Shift < 0 || c.Sim < 0 || c.Speed <= 0 || c.Stretch < 1 {
-		return o, &broker.Failure{What: fmt.Sprintf("--interval %v, --speed %v, --shift %v, --sim %d, --stretch %v: not all can be used", c.Interval, c.Speed, c.Shift, c.Sim, c.Stretch),
-			Remedy: "interval and speed are above zero, shift and sim not below, stretch is at least one"}
+	switch {
+	case c.Interval < 100*time.Millisecond:
+		return o, wrong(fmt.Sprintf("--interval %v", c.Interval), "shorter than 100ms", "a time such as 5s")
+	case c.Shift < 0:
+		return o, wrong(fmt.Sprintf("--shift %v", c.Shift), "below zero", "a time such as 12h, which lies in the past")
+	case c.Sim < 0:
+		return o, wrong(fmt.Sprintf("--sim %d", c.Sim), "below zero", "a number of hosts")
+	case c.Speed <= 0:
+		return o, wrong(fmt.Sprintf("--speed %v", c.Speed), "not above zero", "1, or more for faster")
+	case c.Stretch < 1:
+		return o, wrong(fmt.Sprintf("--stretch %v", c.Stretch), "below one", "1")
 	}
 	for _, path := range c.Recording {
 		options := recording.Options{Speed: c.Speed, Start: now.Add(-c.Shift), Ready: ready}

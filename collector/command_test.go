@@ -99,7 +99,9 @@ func TestCollectRefusesWhatCannotWork(t *testing.T) {
 		want   string
 		hint   bool
 	}{
-		"host":      {func(c *collector.Command) { c.Host = "a.b" }, `"a.b"`, true},
+		"cluster":   {func(c *collector.Command) { c.Cluster = "a b" }, `"a b"`, true},
+		"broker":    {func(c *collector.Command) { c.NATS = "ftp://x"; c.Sim = 1 }, "ftp://x", true},
+		"interval":  {func(c *collector.Command) { c.Interval = 0 }, "--interval 0s", true},
 		"pattern":   {func(c *collector.Command) { c.Match = "(" }, "--match", true},
 		"source":    {func(c *collector.Command) { c.Without = []string{"nvlm"} }, "--without nvlm", true},
 		"engine":    {func(c *collector.Command) { c.Engine = []string{"vllm=127.0.0.1:8000"} }, "--engine vllm=127.0.0.1:8000", true},

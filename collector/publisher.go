@@ -342,6 +342,9 @@ func (p *Publisher) failed(err error) {
 	defer p.mu.Unlock()
 	if !p.stats.Away {
 		p.stats.Away = true
+		if errors.Is(err, nats.ErrHeadersNotSupported) { // what the client says before it has met a server
+			err = errors.New("it has not been reached yet")
+		}
 		p.o.Log.Warn("broker does not acknowledge; keeping events in memory and trying again", "error", err)
 	}
 }

@@ -77,8 +77,10 @@ func (s *Sensors) Open(log *slog.Logger) (*Opened, error) {
 			return nil, wrong("--without "+name, "no source has this name", strings.Join(sourceNames, ", "))
 		}
 	}
-	if s.Interval <= 0 || s.NVMLInterval <= 0 {
-		return nil, wrong(fmt.Sprintf("--interval %v, --nvml-interval %v", s.Interval, s.NVMLInterval), "not above zero", "such as 5s and 1s")
+	for name, interval := range map[string]time.Duration{"--interval": s.Interval, "--nvml-interval": s.NVMLInterval} {
+		if interval < 100*time.Millisecond {
+			return nil, wrong(fmt.Sprintf("%s %v", name, interval), "shorter than 100ms", "a time such as 5s")
+		}
 	}
 	engines, err := s.engines()
 	if err != nil {
@@ -135,7 +137,7 @@ func (s *Sensors) Open(log *slog.Logger) (*Opened, error) {
 }
 
 func wrong(what, why, remedy string) error {
-	return &broker.Failure{What: what + ": " + why, Remedy: "use " + remedy}
+	return &broker.Failure{What: what + ": " + why, Remedy: "use " + remedy, Code: 2}
 }
 
 func (s *Sensors) match() (*regexp.Regexp, error) {

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"log/slog"
 	"net/url"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,7 +18,34 @@ func Dial(address, name string, log *slog.Logger, options ...nats.Option) (*nats
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+	for one := range strings.SplitSeq(address, ",") {
+		one = strings.TrimSpace(one)
+		if scheme, _, named := strings.Cut(one, "://"); one == "" || named && !slices.Contains([]string{"nats", "tls", "ws", "wss"}, scheme) {
+			return nil, &Failure{What: "--nats: " + Redact(one) + " is no address of a NATS server", Remedy: "use nats://HOST:4222, or tls://; user and password stand before an @", Code: 2}
+		}
+	}
 	return connect(address, name, log, options...)
+}
+
+// unreached tells why a server cannot be reached: the first time, when the reason changes, and once a minute.
+func unreached(log *slog.Logger, name string) func(*nats.Conn, error) {
+	var mu sync.Mutex
+	var told time.Time
+	var reason string
+	return func(_ *nats.Conn, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		text := bare(err).Error()
+		if text == reason && time.Since(told) < time.Minute {
+			return
+		}
+		told, reason = time.Now(), text
+		hint := "is the server running, and the address right?"
+		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || strings.Contains(text, "uthori") {
+			hint = "user and password or token stand before an @ in the address: nats://USER:PASSWORD@HOST:4222"
+		}
+		log.Warn("broker is not reached; trying again for ever", "connection", name, "error", text, "hint", hint)
+	}
 }
 
 func connect(address, name string, log *slog.Logger, options ...nats.Option) (*nats.Conn, error) {
@@ -23,6 +53,8 @@ func connect(address, name string, log *slog.Logger, options ...nats.Option) (*n
 		nats.Name("lowtide " + name),
 		nats.Timeout(5 * time.Second),
 		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(), // a password that is mended on the server must not need a restart of every collector
+		nats.ReconnectErrHandler(unreached(log, name)),
 		nats.ReconnectWait(time.Second),
 		nats.ReconnectJitter(500*time.Millisecond, time.Second),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {

@@ -17,7 +17,11 @@ type Failure struct {
 	What   string
 	Remedy string
 	Err    error // may be nil
+	Code   int   // exit code of the command; 1 when zero, 2 for wrong usage
 }
+
+// ExitCode is what the command ends with.
+func (f *Failure) ExitCode() int { return max(1, f.Code) }
 
 func (f *Failure) Error() string { return f.What }
 
