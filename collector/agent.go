@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"lowtide/collector/exporter"
 	"lowtide/event"
 	"lowtide/processor/broker"
@@ -30,7 +32,7 @@ type Agent struct {
 func (a *Agent) Run(ctx context.Context) (err error) {
 	shown := exporter.New(nil)
 	if a.Metrics != "" && a.Metrics != "off" {
-		server, err := exporter.Listen(ctx, a.Metrics, shown, a.Publisher)
+		server, err := exporter.Listen(ctx, a.Metrics, append(a.gauges(), shown, a.Publisher)...)
 		if err != nil {
 			return &broker.Failure{What: err.Error(), Remedy: "use HOST:PORT that is free, such as 127.0.0.1:9478, or 'off' for --metrics-listen", Err: err, Code: 2}
 		}
@@ -48,4 +50,15 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	return Run(ctx, Options{Sources: a.Sources, Identity: a.Identity, Every: a.Every, Host: a.Host, Outlet: out, Interval: a.Interval,
 		Deadline: max(a.Interval, callDeadline), Log: a.Log})
+}
+
+// gauges are what sources count about themselves.
+func (a *Agent) gauges() (all []prometheus.Collector) {
+	for _, s := range a.Sources {
+		if s, ok := s.(interface{ Probes() int }); ok {
+			all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lowtide_probes", Help: "Workers whose probe is connected."},
+				func() float64 { return float64(s.Probes()) }))
+		}
+	}
+	return all
 }
