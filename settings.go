@@ -107,6 +107,9 @@ func (s *settings) Validate(app *kong.Application) error {
 		flags[command] = make(map[string]bool)
 		for _, group := range leaf.AllFlags(false) {
 			for _, f := range group {
+				if f.Name == "config" || f.Name == "help" {
+					continue // they only mean something on the command line
+				}
 				flags[command][f.Name], all[f.Name] = true, true
 			}
 		}
@@ -144,16 +147,45 @@ func (s *settings) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag) (an
 			return nil, nil
 		}
 	}
-	var value any
-	if err := yaml.NodeToValue(one.node, &value); err != nil {
-		return nil, s.fail(one, err.Error())
-	}
-	if _, list := value.([]any); !list {
-		value = fmt.Sprint(value) // flags are texts: 5s, 10, true
+	value, ok := valueOf(one.node)
+	if !ok {
+		return nil, s.fail(one, "is neither a value nor a list of values; hint: leave the line out, or put the text in quotes")
 	}
 	probe := reflect.New(flag.Target.Type()).Elem()
 	if err := flag.Mapper.Decode(&kong.DecodeContext{Value: flag.Value, Scan: kong.Scan().PushTyped(value, kong.FlagValueToken)}, probe); err != nil {
 		return nil, s.fail(one, err.Error())
 	}
 	return value, nil
+}
+
+// valueOf returns the text of a value as it stands in the file, or the texts of a list: a flag makes of it what it does on the
+// command line, where 1.10 is not 1.1 and 0123 is not 83.
+func valueOf(node ast.Node) (any, bool) {
+	list, ok := node.(*ast.SequenceNode)
+	if !ok {
+		return textOf(node)
+	}
+	texts := make([]any, 0, len(list.Values))
+	for _, v := range list.Values {
+		text, ok := textOf(v)
+		if !ok {
+			return nil, false
+		}
+		texts = append(texts, text)
+	}
+	return texts, true
+}
+
+func textOf(node ast.Node) (any, bool) {
+	switch n := node.(type) {
+	case *ast.StringNode:
+		return n.Value, true
+	case *ast.LiteralNode:
+		return n.Value.Value, true
+	case *ast.AnchorNode:
+		return textOf(n.Value)
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return n.GetToken().Value, true
+	}
+	return nil, false
 }

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 	"lowtide/collector/nvml"
 	"lowtide/collector/process"
 	"lowtide/collector/status"
+	"lowtide/event"
 	"lowtide/processor/broker"
 	store "lowtide/sink/engine"
 )
@@ -57,6 +60,9 @@ func (d *DoctorCommand) process(ctx context.Context) (proc, open, engines Check)
 	return proc, open, d.engines(ctx, engines, source.Roster())
 }
 
+// doctorPorts is no more than what the engine source tries in a tick.
+const doctorPorts = 8
+
 // engines asks the listening ports of watched processes once.
 func (d *DoctorCommand) engines(ctx context.Context, c Check, roster *process.Roster) Check {
 	c.Hint = "start the engine with its metrics on: SGLang --enable-metrics; trtllm-serve return_perf_metrics and enable_iter_perf_stats; llama-server --metrics; vLLM has them. " +
@@ -69,21 +75,21 @@ func (d *DoctorCommand) engines(ctx context.Context, c Check, roster *process.Ro
 	if err != nil {
 		return fail(c, err)
 	}
-	events, err := source.Collect(ctx, time.Now())
+	ports := len(roster.Endpoints())
 	seen := make(map[string]bool)
-	for _, e := range events {
-		if e.Engine != nil {
-			seen[fmt.Sprintf("%s (pid %d)", e.Worker.GetEngine(), e.Worker.GetPid())] = true
+	for range ports/doctorPorts + 1 { // a tick tries only some of those that it has not tried yet
+		var events []*event.Event
+		events, err = source.Collect(ctx, time.Now())
+		for _, e := range events {
+			if e.Engine != nil {
+				seen[fmt.Sprintf("%s (pid %d)", e.Worker.GetEngine(), e.Worker.GetPid())] = true
+			}
 		}
 	}
 	if len(seen) == 0 {
-		return fail(c, errors.Join(fmt.Errorf("%w: no engine answers on %d listening ports of watched processes", status.ErrAbsent, len(roster.Endpoints())), err))
+		return fail(c, errors.Join(fmt.Errorf("%w: no engine answers on %d listening ports of watched processes", status.ErrAbsent, ports), err))
 	}
-	var names []string
-	for name := range seen {
-		names = append(names, name)
-	}
-	return pass(c, strings.Join(names, ", "))
+	return pass(c, strings.Join(slices.Sorted(maps.Keys(seen)), ", "))
 }
 
 func (d *DoctorCommand) cgroup() Check {
@@ -103,6 +109,9 @@ var nvmlPlaces = []string{
 	"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1", "usr/lib64/libnvidia-ml.so.1",
 	"usr/lib/libnvidia-ml.so.1", "usr/local/nvidia/lib64/libnvidia-ml.so.1", "run/opengl-driver/lib/libnvidia-ml.so.1",
 }
+
+// nvmlPatience is for opening the library and one reading: without persistence mode every card wakes up first.
+const nvmlPatience = 30 * time.Second
 
 // nvml asks the cards themselves; with another root, only whether library and device are there.
 func (d *DoctorCommand) nvml(ctx context.Context) Check {
@@ -126,7 +135,7 @@ func (d *DoctorCommand) nvml(ctx context.Context) Check {
 		}
 		return pass(c, library)
 	}
-	source := nvml.New(nvml.Options{})
+	source := nvml.New(nvml.Options{Deadline: nvmlPatience})
 	defer source.Close()
 	events, err := source.Collect(ctx, time.Now())
 	cards := 0
@@ -141,6 +150,9 @@ func (d *DoctorCommand) nvml(ctx context.Context) Check {
 	return pass(c, fmt.Sprintf("%d devices are read", cards))
 }
 
+// firstRead is how long the kernel log has to fail its first read.
+const firstRead = 200 * time.Millisecond
+
 func (d *DoctorCommand) kernel(ctx context.Context) Check {
 	c := Check{Name: "kernel", Missing: "Xid with its process, and kernel OOM: device_fault, software_fault, external_kill",
 		Hint: "run with CAP_SYSLOG, or as root; in a container mount /dev/kmsg. Xids then come from NVML alone"}
@@ -149,6 +161,12 @@ func (d *DoctorCommand) kernel(ctx context.Context) Check {
 		return fail(c, err)
 	}
 	defer source.Close()
+	first := time.NewTimer(firstRead) // what stands in for the device in some containers opens, and fails when it is read
+	defer first.Stop()
+	select {
+	case <-first.C:
+	case <-ctx.Done():
+	}
 	if _, err := source.Collect(ctx, time.Now()); err != nil {
 		return fail(c, err)
 	}

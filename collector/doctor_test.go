@@ -69,6 +69,9 @@ func TestDoctorSeesWhatIsThere(t *testing.T) {
 		if absent[c.Name] {
 			want = "absent"
 		}
+		if c.Name == "kernel" {
+			want = "unsupported" // a file in the place of the device, as some containers have it, opens and cannot be followed
+		}
 		if c.Name != "engine library" && (c.Status != want || (c.Hint == "") != (want == "ok")) {
 			t.Errorf("check %+v, want %s", c, want)
 		}

@@ -95,8 +95,11 @@ type slot struct {
 	next    time.Time // when it is asked again
 	running bool
 	hung    bool      // the running call is past its deadline: nobody waits for it
-	started time.Time // of the running call
+	started time.Time // the tick of the running call
+	began   time.Time // when it was called, by the monotonic clock
+	called  bool      // the running call answers a Wake
 	woken   bool      // it asked to be read while it was being read
+	missed  time.Time // a tick that came while a Wake was answered; zero when none did
 	state   string    // as last logged
 	told    time.Time // when its state was last published
 }
@@ -140,13 +143,9 @@ func Run(ctx context.Context, o Options) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return l.drain()
+			return l.drain(ctx)
 		case r := <-l.readings:
-			l.finish(r)
-			if r.slot.woken {
-				r.slot.woken = false
-				l.ask(ctx, r.slot, time.Now().UTC(), true)
-			}
+			l.finish(ctx, r)
 		case s := <-l.wakes:
 			l.ask(ctx, s, time.Now().UTC(), true)
 		case <-timer.C:
@@ -182,6 +181,9 @@ func (l *loop) due() time.Time {
 		if at.IsZero() || s.next.Before(at) {
 			at = s.next
 		}
+		if over := s.began.Add(l.Deadline); s.running && !s.hung && over.Before(at) {
+			at = over
+		}
 	}
 	return at
 }
@@ -192,7 +194,13 @@ func (l *loop) tick(ctx context.Context, now time.Time) {
 			continue
 		}
 		l.ask(ctx, s, now.UTC(), false)
-		s.next = now.Truncate(s.every).Add(s.every)
+		// From the grid of the wall clock, but by the monotonic one: a clock that is set back must not stop the ticks.
+		s.next = now.Add(now.Truncate(s.every).Add(s.every).Sub(now.Round(0)))
+	}
+	for _, s := range l.slots {
+		if s.running && !s.hung && now.Sub(s.began) >= l.Deadline {
+			l.hang(s, now.UTC(), now.Sub(s.began))
+		}
 	}
 	l.release()
 	if waited := l.xids.release(now); len(waited) > 0 {
@@ -203,15 +211,18 @@ func (l *loop) tick(ctx context.Context, now time.Time) {
 // ask starts the source's call, or says that the earlier one hangs.
 func (l *loop) ask(ctx context.Context, s *slot, tick time.Time, woken bool) {
 	if s.running {
-		if woken {
+		took := time.Since(s.began)
+		switch {
+		case woken:
 			s.woken = true
-		} else if hung := tick.Sub(s.started); hung >= l.Deadline {
-			s.hung = true
-			l.tell(s, tick, nil, status.Timeout, fmt.Sprintf("call of %s has not returned", s.started.Format(time.RFC3339)), hung)
+		case took >= l.Deadline:
+			l.hang(s, tick, took)
+		case s.called:
+			s.missed = tick
 		}
 		return
 	}
-	s.running, s.started = true, tick
+	s.running, s.called, s.started, s.began = true, woken, tick, time.Now()
 	go func() {
 		limited, cancel := context.WithTimeout(ctx, l.Deadline)
 		defer cancel()
@@ -219,6 +230,12 @@ func (l *loop) ask(ctx context.Context, s *slot, tick time.Time, woken bool) {
 		events, err := collect(limited, s.source, tick)
 		l.readings <- reading{slot: s, tick: tick, woken: woken, events: events, err: err, took: time.Since(started)}
 	}()
+}
+
+// hang says that a call is past its deadline. From then on nobody waits for it.
+func (l *loop) hang(s *slot, tick time.Time, took time.Duration) {
+	s.hung, s.missed = true, time.Time{}
+	l.tell(s, tick, nil, status.Timeout, fmt.Sprintf("call of %s has not returned", s.started.Format(time.RFC3339)), took)
 }
 
 // collect turns a panic into an error: one broken sensor must not blind the others.
@@ -232,21 +249,40 @@ func collect(ctx context.Context, s Source, tick time.Time) (events []*event.Eve
 }
 
 // finish takes a reading in. What is urgent leaves now, samples when nothing of an earlier tick is still being read.
-func (l *loop) finish(r reading) {
+func (l *loop) finish(ctx context.Context, r reading) {
 	r.slot.running, r.slot.hung = false, false
 	var urgent []*event.Event
+	var refused error
+	left := 0
 	r.events = slices.DeleteFunc(r.events, func(e *event.Event) bool {
 		l.complete(e)
+		if err := event.Validate(e); err != nil { // the judge refuses the whole message that one such event stands in
+			refused = err
+			left++
+			return true
+		}
 		if event.Lane(e) != event.LaneUrgent {
 			return false
 		}
 		urgent = append(urgent, e)
 		return true
 	})
+	if left > 0 {
+		r.err = errors.Join(r.err, fmt.Errorf("%w: %d events left out: %w", status.ErrLost, left, refused))
+	}
 	if urgent = l.xids.filter(urgent, time.Now()); len(urgent) > 0 {
 		l.publish(r.slot.source.Name(), urgent)
 	}
 	l.held = append(l.held, r)
+	if s := r.slot; ctx.Err() == nil && (s.woken || !s.missed.IsZero()) {
+		if tick := s.missed; !tick.IsZero() {
+			s.missed = time.Time{}
+			l.ask(ctx, s, tick, false)
+		} else {
+			s.woken = false
+			l.ask(ctx, s, time.Now().UTC(), true)
+		}
+	}
 	l.release()
 }
 
@@ -318,7 +354,7 @@ func (l *loop) publish(name string, events []*event.Event) {
 }
 
 // drain waits for the running calls, which the ended context has told to return, and lets go of everything that was held.
-func (l *loop) drain() error {
+func (l *loop) drain(ctx context.Context) error {
 	over := time.NewTimer(l.Grace)
 	defer over.Stop()
 	for {
@@ -335,12 +371,16 @@ func (l *loop) drain() error {
 		}
 		select {
 		case r := <-l.readings:
-			if errors.Is(r.err, context.Canceled) { // a call cut short by the end is no fault of the source
-				r.slot.running = false
-				continue
+			if errors.Is(r.err, context.Canceled) || errors.Is(r.err, context.DeadlineExceeded) && errors.Is(ctx.Err(), context.DeadlineExceeded) { // a call cut short by the end is no fault of the source
+				r.err, r.woken = nil, true
 			}
-			l.finish(r)
+			l.finish(ctx, r)
 		case <-over.C:
+			for _, s := range l.slots {
+				s.hung = true
+			}
+			l.release()
+			l.publish("nvml", l.xids.release(time.Now().Add(xidPatience)))
 			return fmt.Errorf("stop collector: sources %v did not return within %v", hanging, l.Grace)
 		}
 	}

@@ -61,7 +61,8 @@ func (c *RecordCommand) Run(ctx context.Context) (err error) {
 		defer cancel()
 		ctx = limited
 	}
-	return Run(ctx, Options{Sources: opened.Sources, Identity: opened.Identity, Every: opened.Every, Host: host, Outlet: r, Interval: c.Interval, Log: log})
+	return Run(ctx, Options{Sources: opened.Sources, Identity: opened.Identity, Every: opened.Every, Host: host, Outlet: r, Interval: c.Interval,
+		Deadline: max(c.Interval, callDeadline), Log: log})
 }
 
 // recorder is an Outlet that writes a recording.
@@ -133,7 +134,10 @@ func (r *recorder) flush() error {
 func (r *recorder) close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	faults := []error{r.err, r.out.Flush()}
+	if r.err != nil {
+		return r.err // and whatever else fails now fails of that
+	}
+	faults := []error{r.out.Flush()}
 	if r.zip != nil {
 		faults = append(faults, r.zip.Close())
 	}

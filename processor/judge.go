@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"lowtide/event"
 	"lowtide/processor/incident"
 	"lowtide/processor/worker"
@@ -16,7 +18,10 @@ import (
 
 const (
 	forget     = 6 * time.Hour // a process that is silent this long is gone
-	maxWorkers = 10_000        // of one partition
+	sweepEvery = time.Hour
+	maxWorkers = 10_000           // of one partition
+	silent     = 5 * time.Minute  // a process that says nothing for as long does not speak for its slot
+	endLag     = 10 * time.Second // an error may be told this long after the process that it ended
 )
 
 // growthSeries names the series whose growth a class is, which must be proven level before an incident ends.
@@ -31,43 +36,44 @@ type Judge struct {
 	devices   map[string][]*watched // by host and GPU
 	rules     []*rules.Rule         // the pack's, in the order of precedence
 	incidents *incident.Tracker
-	newest    time.Time
-	swept     time.Time
+	clocks    map[hostName]*clock
 }
 
 // NewJudge returns a judge that calls emit with every transition, in the goroutine that calls Apply or Flush.
 func NewJudge(pack *rules.Pack, emit func(*event.Finding)) *Judge {
 	return &Judge{pack: pack, emit: emit, workers: make(map[string]*watched), instances: make(map[string][]*watched),
-		devices: make(map[string][]*watched), incidents: incident.NewTracker()}
+		devices: make(map[string][]*watched), incidents: incident.NewTracker(), clocks: make(map[hostName]*clock)}
 }
 
 // Apply takes one event that names its host.
 func (j *Judge) Apply(e *event.Event) {
-	if at := e.At(); at.After(j.newest) {
-		j.newest = at
-	}
+	clock := j.clock(e.Host, e.At())
 	switch {
 	case e.Gpu != nil:
-		for _, w := range j.devices[event.HostKey(e.Host)+"/"+e.Gpu.Uuid] {
+		for _, w := range present(j.devices[event.HostKey(e.Host)+"/"+e.Gpu.Uuid], e.At()) {
 			j.give(w, e)
 		}
 	case e.Xid != nil && e.Worker == nil:
 		// NVML names only the device. What the device did is true for all that use it; what a program did, for the only one.
-		users := j.devices[event.HostKey(e.Host)+"/"+e.Xid.GpuUuid]
+		all := j.devices[event.HostKey(e.Host)+"/"+e.Xid.GpuUuid]
+		users := present(all, e.At())
+		if len(users) == 0 {
+			users = present(all, e.At().Add(-endLag)) // the error may be what ended it
+		}
 		if len(users) == 1 || !event.ApplicationXid(e.Xid.GetCode()) {
 			for _, w := range users {
 				j.give(w, e)
 			}
 		}
 	case e.Worker == nil:
-	case e.Engine != nil || e.Config != nil:
-		for _, w := range j.instance(e) {
+	case e.Engine != nil || e.Config != nil || e.Lifecycle.GetState() == "ready":
+		for _, w := range present(j.instance(e), e.At()) {
 			j.give(w, e)
 		}
 	default:
 		j.give(j.worker(e), e)
 	}
-	if j.newest.Sub(j.swept) > time.Hour {
+	if clock.newest.Sub(clock.swept) > sweepEvery {
 		j.sweep()
 	}
 }
@@ -94,6 +100,7 @@ func (j *Judge) give(w *watched, e *event.Event) {
 func (j *Judge) worker(e *event.Event) *watched {
 	key := event.WorkerKey(e.Host, e.Worker)
 	if w := j.workers[key]; w != nil {
+		w.hear(e.At())
 		if e.Engine == nil && e.Config == nil && w.Learn(e.Worker) {
 			j.move(w)
 		}
@@ -102,7 +109,12 @@ func (j *Judge) worker(e *event.Event) *watched {
 	if len(j.workers) >= maxWorkers {
 		j.forgetOldest()
 	}
-	w := &watched{Worker: worker.New(key, e.Host, e.Worker, e.At()), answers: make([]answer, len(j.ordered()))}
+	who := e.Worker
+	if e.Worker.EngineIndex != nil && (e.Engine != nil || e.Config != nil) && e.Worker.GetRole() == "frontend" {
+		who = proto.CloneOf(who) // the index is that of the engine it speaks for
+		who.EngineIndex = nil
+	}
+	w := &watched{Worker: worker.New(key, e.Host, who, e.At()), answers: make([]answer, len(j.ordered())), heard: e.At()}
 	j.workers[key] = w
 	j.index(w)
 	return w
@@ -111,17 +123,41 @@ func (j *Judge) worker(e *event.Event) *watched {
 // instance returns the workers for which an engine's event holds. It names a process of the instance, often the front end, and an
 // engine index that need not be that process's own.
 func (j *Judge) instance(e *event.Event) []*watched {
-	if found := j.instances[event.InstanceKey(e.Host, e.Worker)]; len(found) > 0 {
+	key := event.InstanceKey(e.Host, e.Worker)
+	found := j.instances[key]
+	if len(found) > 0 {
+		if w := j.workers[event.WorkerKey(e.Host, e.Worker)]; w != nil {
+			w.hear(e.At())
+			w.own = w.own || w.Instance == key
+		}
 		return found
 	}
-	return j.instances[j.worker(e).Instance]
+	w := j.worker(e)
+	switch index := e.Worker.GetEngineIndex(); {
+	case w.Instance == key:
+		w.own = true
+	case w.own || w.other != nil && *w.other != index: // about ranks that are not known
+		return nil
+	default:
+		w.other = &index
+	}
+	return j.instances[w.Instance]
 }
 
 // watched is a worker with what each rule last said about it.
 type watched struct {
 	*worker.Worker
 	answers []answer
-	devices []string // keys under which the judge finds it
+	devices []string  // keys under which the judge finds it
+	own     bool      // an engine of its own index is heard of
+	other   *int64    // else the only other one
+	heard   time.Time // the newest event of its own, rather than of its instance or its device
+}
+
+func (w *watched) hear(at time.Time) {
+	if at.After(w.heard) {
+		w.heard = at
+	}
 }
 
 type answer struct {
@@ -149,6 +185,9 @@ func (j *Judge) evaluate(w *watched, at time.Time) {
 		if !open && result.When != rules.True {
 			continue
 		}
+		if result.When != rules.True && j.siblings(w, rule.Class, at) {
+			continue
+		}
 		o := incident.Observation{Time: at, Slot: w.Slot, Rule: rule, Result: result, Worker: w.Key}
 		if series, ok := growthSeries[rule.Class]; ok {
 			o.Growth, o.Proven = true, w.Proven(series)
@@ -158,6 +197,9 @@ func (j *Judge) evaluate(w *watched, at time.Time) {
 		if f := j.incidents.Observe(o); f != nil {
 			open = true
 			j.emit(f)
+			if f.State == event.Resolved {
+				j.settle(w)
+			}
 		}
 	}
 }

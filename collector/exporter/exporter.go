@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	stale     = 5 * time.Minute // a series that nothing refreshes is not shown any longer
-	maxSeries = 20_000          // last values; more are counted and left out
-	maxCounts = 4_096           // label sets of counted events
+	stale       = 5 * time.Minute  // a series that nothing refreshes is not shown any longer
+	staleConfig = 25 * time.Minute // a config is told every ten minutes
+	maxSeries   = 20_000           // last values; more are counted and left out
+	maxCounts   = 4_096            // label sets of counted events
 )
 
 // Exporter remembers the last values and serves them as a prometheus.Collector. It is safe for concurrent use.
@@ -26,8 +27,10 @@ type Exporter struct {
 
 	mu     sync.Mutex
 	last   map[string]*sample
+	ended  map[string]time.Time // processes whose end was told, by worker: what is told of them afterwards is late
 	counts map[count]uint64
 	over   uint64 // values that found no room
+	swept  time.Time
 }
 
 // sample is the newest event of one body of one worker, device or source. Nobody changes an event after it was observed.
@@ -44,7 +47,7 @@ func New(now func() time.Time) *Exporter {
 	if now == nil {
 		now = time.Now
 	}
-	return &Exporter{now: now, last: make(map[string]*sample), counts: make(map[count]uint64)}
+	return &Exporter{now: now, last: make(map[string]*sample), ended: make(map[string]time.Time), counts: make(map[count]uint64)}
 }
 
 // Observe takes note of events that are being published. It keeps references to them.
@@ -52,6 +55,9 @@ func (x *Exporter) Observe(events []*event.Event) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	now := x.now()
+	if now.Sub(x.swept) > stale { // perhaps nobody scrapes
+		x.sweep(now)
+	}
 	for _, e := range events {
 		switch {
 		case e.Oom != nil:
@@ -61,7 +67,7 @@ func (x *Exporter) Observe(events []*event.Event) {
 		case e.Lifecycle != nil:
 			x.count(count{"lifecycle", "", e.Lifecycle.State})
 			if e.Lifecycle.State == "exited" {
-				x.forget(e)
+				x.forget(e, now)
 			}
 		case e.Log != nil:
 			x.count(count{"log", "", e.Log.Signature})
@@ -84,7 +90,11 @@ func (x *Exporter) keep(e *event.Event, now time.Time) {
 	}
 	key := event.HostKey(e.Host) + " " + body.name + " " + body.gpu
 	if e.Worker != nil {
-		key = event.WorkerKey(e.Host, e.Worker) + " " + body.name + " " + body.gpu
+		// By pid, as the series are: a process that was given the pid of another takes its place.
+		if _, over := x.ended[event.WorkerKey(e.Host, e.Worker)]; over {
+			return
+		}
+		key = processKey(e) + body.name + " " + body.gpu
 		if body.name == "engine" || body.name == "config" { // one front end may speak for several engines
 			key += strconv.FormatInt(e.Worker.GetEngineIndex(), 10)
 		}
@@ -103,22 +113,39 @@ func (x *Exporter) keep(e *event.Event, now time.Time) {
 	x.last[key] = &sample{e, now}
 }
 
+func processKey(e *event.Event) string {
+	return event.HostKey(e.Host) + " " + strconv.FormatInt(e.Worker.GetPid(), 10) + " "
+}
+
 // forget drops what an ended process had to say.
-func (x *Exporter) forget(e *event.Event) {
+func (x *Exporter) forget(e *event.Event, now time.Time) {
 	if e.Worker == nil {
 		return
 	}
-	prefix := event.WorkerKey(e.Host, e.Worker) + " "
-	for key := range x.last {
-		if strings.HasPrefix(key, prefix) {
+	prefix, ended := processKey(e), event.WorkerKey(e.Host, e.Worker)
+	for key, s := range x.last {
+		if strings.HasPrefix(key, prefix) && event.WorkerKey(s.event.Host, s.event.Worker) == ended {
 			delete(x.last, key)
 		}
+	}
+	if len(x.ended) < maxCounts {
+		x.ended[ended] = now
 	}
 }
 
 func (x *Exporter) sweep(now time.Time) {
+	x.swept = now
+	for key, at := range x.ended {
+		if now.Sub(at) > stale {
+			delete(x.ended, key)
+		}
+	}
 	for key, s := range x.last {
-		if now.Sub(s.seen) > stale {
+		limit := stale
+		if s.event.Config != nil {
+			limit = staleConfig
+		}
+		if now.Sub(s.seen) > limit {
 			delete(x.last, key)
 		}
 	}

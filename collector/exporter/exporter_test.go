@@ -143,3 +143,75 @@ func BenchmarkObserve(b *testing.B) {
 		x.Observe(all)
 	}
 }
+
+// A pid is given to another process before anybody saw the first one end. Two series of the same labels would cost the scrape
+// its sense: the newer one stands, and the late end of the older one does not take it away.
+func TestAPidThatIsGivenAgainIsOneSeries(t *testing.T) {
+	x := New(nil)
+	x.Observe(events(42))
+	next := events(42)
+	for _, e := range next {
+		if e.Worker != nil {
+			e.Worker.StartTicks = event.Ptr(uint64(8))
+		}
+		if e.Process != nil {
+			e.Process.RssBytes = event.Ptr(uint64(6))
+		}
+	}
+	x.Observe(next)
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(x)
+	if _, err := registry.Gather(); err != nil {
+		t.Fatal(err)
+	}
+	old := worker(42)
+	x.Observe([]*event.Event{{Host: &event.Host{Cluster: "c", Name: "h", BootId: "b"}, Worker: old, Lifecycle: &event.Lifecycle{State: "exited"}}})
+	const want = `# HELP lowtide_process_rss_bytes Last value of the field rss_bytes of the event body process.
+# TYPE lowtide_process_rss_bytes gauge
+lowtide_process_rss_bytes{cluster="c",engine_index="0",host="h",pid="42",rank="1",role="worker",unit="port-8000"} 6
+`
+	if err := testutil.CollectAndCompare(x, strings.NewReader(want), "lowtide_process_rss_bytes"); err != nil {
+		t.Error(err)
+	}
+}
+
+// What a worker was started with is told every ten minutes. Between, it is not stale.
+func TestConfigIsShownUntilItIsToldAgain(t *testing.T) {
+	now := time.Unix(1_790_000_000, 0)
+	x := New(func() time.Time { return now })
+	x.Observe(events(1))
+	for range 9 {
+		now = now.Add(time.Minute)
+		if n := testutil.CollectAndCount(x, "lowtide_config_info"); n != 1 {
+			t.Fatalf("%d configurations %v after it was told, want 1", n, now.Sub(time.Unix(1_790_000_000, 0)))
+		}
+	}
+}
+
+// Samples that waited for a slow source leave after the end of their process was told. They do not bring it back.
+func TestLateSamplesOfAnEndedProcessAreNotShown(t *testing.T) {
+	now := time.Unix(1_790_000_000, 0)
+	x := New(func() time.Time { return now })
+	x.Observe([]*event.Event{{Host: &event.Host{Cluster: "c", Name: "h", BootId: "b"}, Worker: worker(1), Lifecycle: &event.Lifecycle{State: "exited"}}})
+	x.Observe(events(1))
+	if n := testutil.CollectAndCount(x, "lowtide_process_rss_bytes", "lowtide_worker_info"); n != 0 {
+		t.Errorf("%d series of a process that has ended", n)
+	}
+	now = now.Add(stale + time.Second)
+	if testutil.CollectAndCount(x); len(x.ended) != 0 {
+		t.Errorf("%d ended processes are remembered for longer than anybody tells of them", len(x.ended))
+	}
+}
+
+// Where nobody scrapes, what has gone is forgotten all the same.
+func TestNothingIsHeldForAScrapeThatNeverComes(t *testing.T) {
+	now := time.Unix(1_790_000_000, 0)
+	x := New(func() time.Time { return now })
+	for pid := range int64(500) {
+		x.Observe(events(pid + 1))
+		now = now.Add(time.Minute)
+	}
+	if n := len(x.last); n > 200 {
+		t.Errorf("%d last values are held of 500 processes, of which one was seen in each minute", n)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -76,7 +77,7 @@ func (r *reader) glance(pid int) (*observation, error) {
 // name takes in a command line, new or changed.
 func (r *reader) name(o *observation, raw string) {
 	o.raw = raw
-	line := parseLine(raw)
+	line := parseLine(strings.ToValidUTF8(raw, "\uFFFD")) // it is bytes, and an event's strings are not
 	o.words = parseWords(line)
 	o.matches = len(line) > 0 && r.match.MatchString(joined(line))
 }
@@ -99,7 +100,7 @@ func joined(line []string) string {
 // detail reads the rest about a process that matters.
 func (r *reader) detail(o *observation) {
 	if text, err := r.files.read(r.path(o.pid, "cgroup"), mostCgroup); err == nil {
-		o.place = parsePlace(parseGroups(string(text)))
+		o.place = parsePlace(parseGroups(strings.ToValidUTF8(string(text), "\uFFFD")))
 	}
 	if text, err := r.files.read(r.path(o.pid, "status"), mostStatus); err == nil {
 		o.top = firstOfNamespace(text)

@@ -123,9 +123,9 @@ func (s *Source) Close() error {
 }
 
 func (s *Source) call() {
+	s.owed.Store(1) // before it is heard; where an earlier call still waits, it is that one's
 	select {
 	case s.wake <- struct{}{}:
-		s.owed.Store(1)
 	default:
 	}
 }

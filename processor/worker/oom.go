@@ -37,7 +37,9 @@ func (o *ooms) event(at time.Time, e *event.Oom) bool {
 	}
 	o.note(at)
 	o.last, o.lastAt, o.joined = e, at, false
-	o.pending++
+	if e.Kind == "" || e.Kind == "cuda" { // the allocator counts no others
+		o.pending++
+	}
 	return true
 }
 
@@ -68,7 +70,11 @@ func (o *ooms) counter(at time.Time, now *uint64) (stepped bool) {
 	}
 	before := o.total
 	o.total = now
-	if before == nil || *now <= *before {
+	if before == nil {
+		o.pending = 0 // it has counted what was seen before it was read
+		return false
+	}
+	if *now <= *before {
 		return false
 	}
 	step := int(min(*now-*before, maxSymptoms)) - o.pending

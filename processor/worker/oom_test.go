@@ -13,6 +13,7 @@ func TestOneFailureOfManyAccounts(t *testing.T) {
 	observer := &event.Oom{Kind: "cuda", RequestedBytes: event.Ptr(uint64(256*mib + 512)), FreeBytes: event.Ptr(uint64(9 * mib))}
 	text := &event.Oom{Kind: "cuda", RequestedBytes: event.Ptr(uint64(256 * mib)), AllocatedBytes: event.Ptr(uint64(900 * mib)), Text: "CUDA out of memory. Tried …"}
 	other := &event.Oom{Kind: "cuda", RequestedBytes: event.Ptr(uint64(512 * mib)), AllocatedBytes: event.Ptr(uint64(900 * mib)), Text: "CUDA out of memory. Tried more"}
+	kill := &event.Oom{Kind: "engine", Text: "KV cache pool is full"}
 	type account struct {
 		second  int
 		event   *event.Oom
@@ -31,6 +32,8 @@ func TestOneFailureOfManyAccounts(t *testing.T) {
 		"two texts":                     {[]account{{1, text, 0}, {2, other, 0}}, 2},
 		"the same again, a minute on":   {[]account{{1, text, 0}, {61, text, 0}}, 2},
 		"the counter alone, twice":      {[]account{{0, nil, 3}, {5, nil, 4}, {10, nil, 5}}, 2},
+		"a kill that no counter shows":  {[]account{{0, nil, 0}, {1, kill, 0}, {60, nil, 0}, {120, nil, 1}}, 2},
+		"seen before the first reading": {[]account{{1, observer, 0}, {5, nil, 1}, {60, nil, 2}}, 2},
 		"seen and not seen":             {[]account{{0, nil, 0}, {1, observer, 0}, {5, nil, 2}}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {

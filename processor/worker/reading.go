@@ -69,16 +69,23 @@ func (r *reading) gpu(uuid string, who *event.Worker) *gpuReading {
 		g = new(gpuReading)
 		r.gpus[uuid] = g
 	}
+	if unnamed := r.gpus[""]; unnamed != nil && uuid != "" && len(who.GetGpuUuids()) == 1 {
+		delete(r.gpus, "") // it was this one, before anybody knew its name
+		if g.allocator == nil {
+			g.allocator = unnamed.allocator
+		}
+	}
 	return g
 }
 
-func (r *reading) apply(e *event.Event) {
+// apply takes a sensor's word. Who is what is known of the worker by now, which may be more than the event says.
+func (r *reading) apply(e *event.Event, who *event.Worker) {
 	switch {
 	case e.Allocator != nil:
-		r.gpu(e.Allocator.GpuUuid, e.Worker).allocator = e.Allocator
+		r.gpu(e.Allocator.GpuUuid, who).allocator = e.Allocator
 		r.freshAllocator = true
 	case e.GpuProcess != nil:
-		r.gpu(e.GpuProcess.GpuUuid, e.Worker).process = e.GpuProcess
+		r.gpu(e.GpuProcess.GpuUuid, who).process = e.GpuProcess
 		r.freshGPU = true
 	case e.Gpu != nil:
 		r.gpu(e.Gpu.Uuid, nil).device = e.Gpu

@@ -32,7 +32,7 @@ type Worker struct {
 	now    reading
 	ready  time.Time // first `ready`, else first finished request
 	said   bool      // ready was said, not inferred
-	exited bool
+	exited time.Time // zero while nobody has said so
 	load   load
 	quiet  quiet
 	ooms   ooms
@@ -83,8 +83,8 @@ func knows(a, b *event.Worker) bool {
 // Sample returns the features as rules read them; it is the worker's own and changes with the next tick.
 func (w *Worker) Sample() *variable.Sample { return w.sample }
 
-// Exited says that the process was reported to be gone.
-func (w *Worker) Exited() bool { return w.exited }
+// Exited says that the process was reported to have ended before a time.
+func (w *Worker) Exited(at time.Time) bool { return !w.exited.IsZero() && w.exited.Before(at) }
 
 // Apply takes one event about this worker, its instance or its device. It returns true when the event closed a tick, after
 // which Sample holds the features of that tick. OOMs and lifecycle events take effect at once.
@@ -107,7 +107,7 @@ func (w *Worker) Apply(e *event.Event) (closed bool) {
 				w.ready, w.said = at, true
 			}
 		case "exited":
-			w.exited = true
+			w.exited = at
 		}
 		return false
 	case e.Config != nil:
@@ -127,7 +127,7 @@ func (w *Worker) Apply(e *event.Event) (closed bool) {
 		closed = w.Close()
 		w.tick = at
 	}
-	w.now.apply(e)
+	w.now.apply(e, w.Who)
 	w.dirty = true
 	return closed
 }
