@@ -33,8 +33,8 @@ func (d *DoctorCommand) path(p string) string { return filepath.Join("/", d.Root
 func (d *DoctorCommand) process(ctx context.Context) (proc, open, engines Check) {
 	proc = Check{Name: "process", Required: true, Missing: "host memory, handles and threads of every worker",
 		Hint: "mount /proc, and in a container use the host's pid namespace (hostPID)"}
-	open = Check{Name: "open files", Missing: "fd_leak and sockets of processes of other users", Hint: proc.Hint}
-	engines = Check{Name: "engine", Missing: "queues, KV cache, tokens and latency: quiet points, kv_pressure, kv_block_leak, stall", Hint: proc.Hint}
+	open = Check{Name: "open files", Missing: "handles and sockets of processes of other users", Hint: proc.Hint}
+	engines = Check{Name: "engine", Missing: "queues, KV cache, tokens and latency: quiet points, kv_pressure and kv_block_leak cannot be told", Hint: proc.Hint}
 	source, err := process.New(process.Options{ProcRoot: d.path("proc"), CgroupRoot: d.path("sys/fs/cgroup")})
 	if err != nil {
 		return fail(proc, err), fail(open, err), fail(engines, err)
@@ -115,7 +115,7 @@ const nvmlPatience = 30 * time.Second
 
 // nvml asks the cards themselves; with another root, only whether library and device are there.
 func (d *DoctorCommand) nvml(ctx context.Context) Check {
-	c := Check{Name: "nvml", Missing: "device memory, memory outside the allocator, ECC: native_growth, cotenant, device_fault",
+	c := Check{Name: "nvml", Missing: "device memory, memory outside the allocator, ECC; native_growth cannot be told",
 		Hint: "install the NVIDIA driver, or in a container set NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=utility"}
 	library := ""
 	for _, place := range nvmlPlaces {
@@ -154,7 +154,7 @@ func (d *DoctorCommand) nvml(ctx context.Context) Check {
 const firstRead = 200 * time.Millisecond
 
 func (d *DoctorCommand) kernel(ctx context.Context) Check {
-	c := Check{Name: "kernel", Missing: "Xid with its process, and kernel OOM: device_fault, software_fault, external_kill",
+	c := Check{Name: "kernel", Missing: "Xid with its process, and kernel OOM kills; software_fault only where one process has the card",
 		Hint: "run with CAP_SYSLOG, or as root; in a container mount /dev/kmsg. Xids then come from NVML alone"}
 	source, err := kernel.Open(kernel.Options{Path: d.path("dev/kmsg"), ProcRoot: d.path("proc")})
 	if err != nil {
@@ -175,7 +175,7 @@ func (d *DoctorCommand) kernel(ctx context.Context) Check {
 
 // probe asks the collector of this host as a probe would.
 func (d *DoctorCommand) probe(ctx context.Context) Check {
-	c := Check{Name: "allocator", Missing: "PyTorch's allocator in the workers: retention, stream_backlog, fragmentation, graph_pools",
+	c := Check{Name: "allocator", Missing: "PyTorch's allocator in the workers: retention cannot be told",
 		Hint: "run lowtide collect on this host, install the probe into the workers' Python (pip install ./collector/probe) and, in containers, mount the socket's folder"}
 	at := d.ProbeSocket
 	if at == "" {
@@ -252,6 +252,7 @@ func pass(c Check, found string) Check {
 }
 
 func fail(c Check, err error) Check {
-	c.Status, c.Found = status.Of(err), err.Error()
+	c.Status = status.Of(err)
+	c.Found = strings.TrimPrefix(err.Error(), c.Status+": ") // said in its own column
 	return c
 }

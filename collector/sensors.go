@@ -27,7 +27,7 @@ import (
 type Sensors struct {
 	Interval     time.Duration `default:"5s" help:"Time between two readings."`
 	NVMLInterval time.Duration `name:"nvml-interval" default:"1s" help:"Time between two readings of the GPUs."`
-	Match        string        `placeholder:"REGEXP" help:"Processes to watch, by their command line, beside those that hold a GPU; the known engines and python when left out."`
+	Match        string        `placeholder:"REGEXP" help:"Processes to watch, by their command line, beside those that run a known engine or hold a GPU."`
 	Without      []string      `placeholder:"SOURCE" help:"Sources not to read: nvml, process, engine, allocator, kernel, logs."`
 	Engine       []string      `sep:"none" placeholder:"[NAME=]URL" help:"Metrics of an engine, such as vllm=http://127.0.0.1:8000/metrics, beside those found by their listening ports."`
 	Discover     bool          `default:"true" negatable:"" help:"Look for metrics on the listening ports of watched processes."`

@@ -127,7 +127,7 @@ func TestInstances(t *testing.T) {
 				}
 			},
 			gpus: map[string][]int{"GPU-a": {101}, "GPU-b": {102}},
-			want: map[int64]string{90: "other - - - - -", 100: "other - - - - -", 101: "worker 0 - - - -", 102: "worker 1 - - - -"},
+			want: map[int64]string{100: "other - - - - -", 101: "worker 0 - - - -", 102: "worker 1 - - - -"},
 		},
 		{
 			name: "two llama servers in one service: the second has a seat of its own",
@@ -241,7 +241,7 @@ func TestOwnChildrenAreLeftOut(t *testing.T) {
 	f.process(60, 1, 4002, []string{"python3", "y.py"}, "0::/\n", fullStatus)
 	s := open(t, f.options())
 	s.o.self, s.reader.self = 50, 50
-	holds(s, tick, "GPU-a", 50, 52)
+	holds(s, tick, "GPU-a", 50, 52, 60)
 	if found := workers(collectAt(t, s, tick)); len(found) != 1 || found[60] == nil {
 		t.Errorf("found %v", found)
 	}

@@ -19,6 +19,7 @@ type life struct {
 	listens []listener
 	read    bool // its sockets were looked at
 	told    bool // its start was told, or is none of ours
+	shown   bool // events of it were made
 
 	inst    *instance
 	settled bool      // its instance does not change any more

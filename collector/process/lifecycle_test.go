@@ -34,8 +34,8 @@ func TestStartedAndExited(t *testing.T) {
 	if found := lifecycles(collectAt(t, s, tick)); len(found) != 0 {
 		t.Fatalf("the first tick tells of %v", found)
 	}
-	f.process(400, 1, 100_300, []string{"python3", "a.py"}, "0::/\n", fullStatus)
-	f.process(500, 1, 4_000, []string{"python3", "older.py"}, "0::/\n", fullStatus) // seen late, started before
+	f.process(400, 1, 100_300, []string{"python3", "/usr/bin/vllm", "serve", "a"}, "0::/\n", fullStatus)
+	f.process(500, 1, 4_000, []string{"python3", "/usr/bin/vllm", "serve", "older"}, "0::/\n", fullStatus) // seen late, started before
 	found := lifecycles(collectAt(t, s, tick.Add(5*time.Second)))
 	if len(found) != 1 || found[0].Worker.Pid != 400 || found[0].Lifecycle.State != "started" || event.Validate(found[0]) != nil {
 		t.Fatalf("started: %v", found)
@@ -276,5 +276,33 @@ time.sleep(60)`
 	}
 	if w.GetRole() != "worker" || w.GetRank() != 3 || w.GetEngine() != "vllm" {
 		t.Errorf("a renamed process is %s", prototext.Format(w))
+	}
+}
+
+// A host runs many pythons. One is of interest from when it holds a GPU, or when it was asked for; then its start and its end are told.
+func TestAPythonIsShownOnceItHoldsAGPU(t *testing.T) {
+	f := bareTree(t)
+	s := open(t, f.options())
+	collectAt(t, s, tick)
+	f.process(400, 1, 100_300, []string{"python3", "train.py"}, "0::/\n", fullStatus)
+	f.process(401, 1, 100_301, []string{"python3", "cron.py"}, "0::/\n", fullStatus)
+	if found := workers(collectAt(t, s, tick.Add(5*time.Second))); len(found) != 0 {
+		t.Fatalf("shown: %v", found)
+	}
+	holds(s, tick.Add(6*time.Second), "GPU-a", 400)
+	events := collectAt(t, s, tick.Add(10*time.Second))
+	if found := workers(events); len(found) != 1 || found[400] == nil || len(lifecycles(events)) != 1 {
+		t.Fatalf("shown: %v", events)
+	}
+	f.remove(400)
+	f.remove(401)
+	if ends := lifecycles(collectAt(t, s, tick.Add(15*time.Second))); len(ends) != 1 || ends[0].Worker.Pid != 400 {
+		t.Errorf("ends: %v", ends)
+	}
+	o := f.options()
+	o.Match = regexp.MustCompile("cron")
+	f.process(402, 1, 100_302, []string{"python3", "cron.py"}, "0::/\n", fullStatus)
+	if found := workers(collectAt(t, open(t, o), tick)); len(found) != 1 {
+		t.Errorf("asked for, shown: %v", found)
 	}
 }

@@ -35,7 +35,8 @@ type Options struct {
 	Match        *regexp.Regexp // on the command line, arguments joined by spaces; DefaultMatch when nil
 	Interval     time.Duration  // between the loop's ticks, which tells a tick from a call after Wake; 5 s when zero
 
-	self int // the collector's pid as ProcRoot has it, 0 when it is not there
+	every bool // what matches was asked for, so that all of it is shown
+	self  int  // the collector's pid as ProcRoot has it, 0 when it is not there
 }
 
 func (o *Options) fill() {
@@ -43,6 +44,7 @@ func (o *Options) fill() {
 	o.CgroupRoot = first(o.CgroupRoot, "/sys/fs/cgroup")
 	o.LogRoot = first(o.LogRoot, "/var/log")
 	o.PodResources = first(o.PodResources, "/var/lib/kubelet/pod-resources/kubelet.sock")
+	o.every = o.Match != nil || len(o.PIDs) > 0
 	if o.Match == nil {
 		o.Match = regexp.MustCompile(DefaultMatch)
 	}
@@ -193,6 +195,9 @@ func (s *Source) end(l *life, status *exitStatus, tick time.Time) []*event.Event
 		return nil
 	}
 	s.roster.end(l, tick)
+	if !s.matters(l) && l.killed == "" {
+		return nil
+	}
 	return []*event.Event{l.exit(status, tick)}
 }
 
@@ -315,6 +320,12 @@ func (s *Source) watch(l *life) {
 	s.watcher.add(l, s.reader.stat)
 }
 
+// matters says whether events are made of a process: of an instance that runs an engine or holds a GPU, and of everything that was
+// asked for. Any other python is only known, in case it turns into a worker.
+func (s *Source) matters(l *life) bool {
+	return s.o.every || l.shown || l.inst != nil && l.inst.serving
+}
+
 // publish makes the events of a tick and hands on where engines listen.
 func (s *Source) publish(read []numbers, tick time.Time) []*event.Event {
 	r := s.roster
@@ -325,6 +336,10 @@ func (s *Source) publish(read []numbers, tick time.Time) []*event.Event {
 	r.resolve()
 	var events []*event.Event
 	for _, n := range read {
+		if !s.matters(n.life) {
+			continue
+		}
+		n.life.shown = true
 		if !n.life.told {
 			n.life.told = true
 			e := stamp(n.life, tick)
