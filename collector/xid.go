@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	kernelSource = "kernel"        // the source that reads the kernel log
-	xidPatience  = time.Second     // how long an Xid of NVML waits for the kernel log's account of it
-	xidMemory    = 5 * time.Second // two accounts further apart than this are two errors
-	xidsHeld     = 64              // more at a time are a storm, of which each next one only repeats the first
+	kernelSource = "kernel"         // the source that reads the kernel log
+	xidPatience  = time.Second      // how long an Xid of NVML waits for the kernel log's account of it
+	xidMemory    = 10 * time.Second // the kernel source tells repeats of an error once in this time
+	xidsHeld     = 64               // more at a time are a storm, of which each next one only repeats the first
 )
 
 // xids makes one event of the two accounts of a device error. The kernel log's is the better one, since it names the process, so

@@ -153,6 +153,9 @@ func (p *peer) failed(l *line, now time.Time) {
 		p.held.until = now.Add(textWait)
 		return
 	}
+	if p.source.full(p.pid) {
+		return // reading the text costs more than all else of the line
+	}
 	o := excepted(l)
 	switch {
 	case p.held != nil && p.held.same(o):

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"lowtide/event"
@@ -18,7 +19,9 @@ const (
 
 	maxPeers  = 256
 	maxPerPID = 16
-	lineRate  = 20 // lines a second and connection
+	joinsEach = 64   // new connections of a process and tick: each has a burst of lines
+	joinsAll  = 1024 // of all processes and tick
+	lineRate  = 20   // lines a second and connection
 	lineBurst = 60
 
 	pause     = time.Second / lineRate // a peer over its rate is not read meanwhile: its flood fills its own buffer
@@ -103,6 +106,9 @@ func (s *Source) accept() {
 			return
 		}
 		if err != nil { // out of descriptors, or a peer that went away at once
+			if !errors.Is(err, syscall.ECONNABORTED) {
+				s.count(0, unheard, 1, err.Error())
+			}
 			select {
 			case <-s.done:
 				return
@@ -141,10 +147,13 @@ func (s *Source) admit(conn net.Conn, pid int) *peer {
 	default:
 	}
 	switch {
-	case pid <= 0, err != nil && !errors.Is(err, os.ErrNotExist):
+	case pid <= 0, err != nil && exists(pid):
 		s.denied = time.Now()
 	case err != nil:
 		// It ended right after it connected, as short programs do.
+	case s.joins >= joinsAll, s.joined[pid] >= joinsEach:
+		s.trouble.churned++
+		s.trouble.pid = pid
 	case len(s.peers) >= maxPeers, s.perPID[pid] >= maxPerPID:
 		s.trouble.refused++
 		s.trouble.pid = pid
@@ -152,12 +161,17 @@ func (s *Source) admit(conn net.Conn, pid int) *peer {
 		p := &peer{source: s, conn: conn, pid: pid, ticks: ticks, emitted: -1}
 		s.peers[p] = struct{}{}
 		s.perPID[pid]++
+		s.joined[pid]++
+		s.joins++
 		s.serving.Add(1)
 		return p
 	}
 	conn.Close()
 	return nil
 }
+
+// exists tells a process that /proc does not show (hidepid) from one that is gone.
+func exists(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
 
 // serve reads the peer until it goes away, breaks the protocol or says nothing for too long.
 func (p *peer) serve() {

@@ -28,6 +28,7 @@ const (
 	lateBound   = 10 * time.Minute // an urgent event that is told later than this is dated to the tick
 	deniedFor   = 2 * time.Minute  // a refused probe comes back once a minute, and the status must not flap meanwhile
 	waitingEach = 64               // events a worker may leave waiting between two ticks
+	waitingAll  = 4096             // and all together, however many processes come and go
 )
 
 // Options say where to listen and how often probes shall read.
@@ -52,8 +53,11 @@ type Source struct {
 	mu      sync.Mutex
 	peers   map[*peer]struct{}
 	perPID  map[int]int // connections
+	joined  map[int]int // connections by pid since the last tick, those that are over among them
+	joins   int         // all of them
 	queue   []waiting
 	queued  map[int]int // events by pid since the last tick
+	sent    int         // all of them
 	urgent  bool        // the queue holds something that must not wait
 	woken   bool        // wake was fired and no Collect has answered
 	waits   bool        // a tick's Collect is under way, and takes what comes
@@ -75,7 +79,9 @@ type troubles struct {
 	bad     int // lines that are none of the protocol
 	reason  string
 	refused int // connections over the bounds
+	churned int // connections over the bounds of new ones
 	dropped int // events over the bound
+	unheard int // attempts to take a connection that failed
 	pid     int // of the newest of these
 }
 
@@ -91,7 +97,7 @@ func newSource(o Options) *Source {
 	}
 	return &Source{
 		o: o, wake: make(chan struct{}, 1), arrived: make(chan struct{}, 1), done: make(chan struct{}),
-		peers: make(map[*peer]struct{}), perPID: make(map[int]int), queued: make(map[int]int),
+		peers: make(map[*peer]struct{}), perPID: make(map[int]int), joined: make(map[int]int), queued: make(map[int]int),
 	}
 }
 
@@ -165,7 +171,8 @@ func (s *Source) open(tick time.Time) {
 		peers = append(peers, p)
 	}
 	s.slot, s.tick, s.waits = s.slotOf(tick), tick, true
-	s.queued = make(map[int]int)
+	s.queued, s.sent = make(map[int]int), 0
+	s.joined, s.joins = make(map[int]int), 0
 	s.mu.Unlock()
 	for _, p := range peers {
 		if ticks, err := startTicks(s.o.ProcRoot, p.pid); err != nil || ticks != p.ticks {
@@ -248,8 +255,11 @@ func (s *Source) report(tick time.Time) error {
 	s.trouble = troubles{}
 	var errs []error
 	if !s.denied.IsZero() && tick.Sub(s.denied) < deniedFor {
-		errs = append(errs, fmt.Errorf("%w: a worker connected whose pid cannot be seen from here; hint: run the collector in the host's pid namespace (hostPID: true)",
+		errs = append(errs, fmt.Errorf("%w: a worker connected whose pid cannot be seen from here; hint: run the collector in the host's pid namespace (hostPID: true), and as root where /proc is mounted with hidepid",
 			status.ErrDenied))
+	}
+	if t.unheard > 0 {
+		errs = append(errs, fmt.Errorf("%w: no connection can be taken: %s", status.ErrLost, t.reason))
 	}
 	for _, part := range []struct {
 		count int
@@ -258,7 +268,8 @@ func (s *Source) report(tick time.Time) error {
 		{t.excess, fmt.Sprintf("lines over the limit of %d a second", lineRate)},
 		{t.bad, "lines or connections that break the protocol: " + t.reason},
 		{t.refused, fmt.Sprintf("connections over the limit of %d, %d of one process", maxPeers, maxPerPID)},
-		{t.dropped, fmt.Sprintf("events over the limit of %d a tick of one process", waitingEach)},
+		{t.churned, fmt.Sprintf("connections over the limit of %d new ones a tick, %d of one process", joinsAll, joinsEach)},
+		{t.dropped, fmt.Sprintf("events over the limit of %d a tick, %d of one process", waitingAll, waitingEach)},
 	} {
 		if part.count > 0 {
 			errs = append(errs, fmt.Errorf("%w: %d %s (newest from pid %d)", status.ErrLost, part.count, part.what, t.pid))
@@ -271,18 +282,33 @@ func (s *Source) report(tick time.Time) error {
 func (s *Source) enqueue(pid int, at time.Time, e *event.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.queued[pid] >= waitingEach {
-		s.trouble.dropped++
-		s.trouble.pid = pid
+	if s.drops(pid) {
 		return
 	}
 	s.queued[pid]++
+	s.sent++
 	s.queue = append(s.queue, waiting{at: at, event: e})
 	if event.Lane(e) == event.LaneUrgent {
 		s.urgent = true
 		s.fire()
 	}
 	s.notify()
+}
+
+// full says whether an event of the process would be dropped now, and counts it as such.
+func (s *Source) full(pid int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.drops(pid)
+}
+
+func (s *Source) drops(pid int) bool {
+	if s.queued[pid] < waitingEach && s.sent < waitingAll {
+		return false
+	}
+	s.trouble.dropped++
+	s.trouble.pid = pid
+	return true
 }
 
 // fire asks for a Collect now. The lock is held.
@@ -313,8 +339,9 @@ func (s *Source) count(pid int, of func(*troubles) *int, n int, reason string) {
 	s.notify()
 }
 
-func excess(t *troubles) *int { return &t.excess }
-func bad(t *troubles) *int    { return &t.bad }
+func excess(t *troubles) *int  { return &t.excess }
+func bad(t *troubles) *int     { return &t.bad }
+func unheard(t *troubles) *int { return &t.unheard }
 
 // Close stops listening, drops every connection, waits for their goroutines and removes the socket.
 func (s *Source) Close() error {

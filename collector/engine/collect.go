@@ -72,7 +72,7 @@ func (s *Source) scrapeAll(ctx context.Context, due []*target, tick time.Time) {
 	for i := range min(maxAtOnce, len(due)) {
 		workers.Go(func() {
 			for t := range turn {
-				s.scrape(ctx, t, tick, s.scratch[i])
+				s.contained(ctx, t, tick, s.scratch[i])
 			}
 		})
 	}
@@ -81,6 +81,16 @@ func (s *Source) scrapeAll(ctx context.Context, due []*target, tick time.Time) {
 	}
 	close(turn)
 	workers.Wait()
+}
+
+// contained scrapes, and turns a panic into the target's failure: in a goroutine of its own it would end the agent.
+func (s *Source) contained(ctx context.Context, t *target, tick time.Time, scratch *scratch) {
+	defer func() {
+		if r := recover(); r != nil {
+			t.events, t.err = nil, fmt.Errorf("%s: %w: panic: %v", t.name, status.ErrLost, r)
+		}
+	}()
+	s.scrape(ctx, t, tick, scratch)
 }
 
 // due returns the targets of this tick in the order in which they are asked, and how many candidates there is no room for.

@@ -17,6 +17,10 @@ import (
 const (
 	maxLines   = 20_000 // of families that a table names
 	maxIndices = 256    // engines behind one endpoint
+
+	// maxLabels bounds the squares of the lines' numbers of labels, added up: the parser compares each label of a line with all before
+	// it, so that one line of 80 KB takes it twelve seconds. With ten labels a line there is room for four times maxLines.
+	maxLabels  = 8_000_000
 	keepBuffer = 512 << 10
 )
 
@@ -51,7 +55,7 @@ func (s *scratch) rest() {
 func (s *scratch) filter(text []byte, wanted wanted) error {
 	s.kept.Reset()
 	clear(s.typed)
-	lines := 0
+	lines, labels := 0, 0
 	for len(text) > 0 {
 		line := text
 		if end := bytes.IndexByte(text, '\n'); end >= 0 {
@@ -88,6 +92,10 @@ func (s *scratch) filter(text []byte, wanted wanted) error {
 		}
 		if lines++; lines > maxLines {
 			return fmt.Errorf("%w: more than %d series of the engine's families", status.ErrUnsupported, maxLines)
+		}
+		of := bytes.Count(line, []byte{'"'}) / 2
+		if labels += of * of; labels > maxLabels {
+			return fmt.Errorf("%w: too many labels in the engine's families", status.ErrUnsupported)
 		}
 		s.kept.Write(line)
 		s.kept.WriteByte('\n')

@@ -103,7 +103,7 @@ func buckets(h *dto.Histogram, scale float64) (distribution, bool) {
 		if b.CumulativeCountFloat != nil {
 			n = b.GetCumulativeCountFloat()
 		}
-		if math.IsNaN(edge) || math.IsNaN(n) || math.IsInf(n, 0) || n < 0 {
+		if math.IsNaN(edge) || math.IsInf(edge, -1) || !isCount(n) {
 			return distribution{}, false
 		}
 		if last := len(d.edges) - 1; last >= 0 && edge == d.edges[last] {
@@ -114,7 +114,7 @@ func buckets(h *dto.Histogram, scale float64) (distribution, bool) {
 	}
 	if !math.IsInf(d.edges[len(d.edges)-1], 1) {
 		n := sampleCount(h)
-		if h.SampleCount == nil && h.SampleCountFloat == nil || math.IsNaN(n) || math.IsInf(n, 0) {
+		if h.SampleCount == nil && h.SampleCountFloat == nil || !isCount(n) {
 			return distribution{}, false // how many lie above the last edge is not known
 		}
 		d.edges, d.counts = append(d.edges, math.Inf(1)), append(d.counts, n)
@@ -122,6 +122,9 @@ func buckets(h *dto.Histogram, scale float64) (distribution, bool) {
 	d.level()
 	return d, true
 }
+
+// isCount says whether a number of observations can be one. From 2^53 on it is not exact, and sums of such have no end.
+func isCount(n float64) bool { return n >= 0 && n < 1<<53 }
 
 // level makes the counts rise from edge to edge: they are read one after the other while requests go on, so a bucket can show
 // fewer than the one before.
@@ -185,7 +188,7 @@ func (d distribution) within(limit float64) (n, edge float64) {
 // fill sets the quantiles of what was observed since the last reading.
 func fill(e *event.Engine, deltas *[measures]distribution) {
 	set := func(to **float64, which int, q float64) {
-		if v, ok := deltas[which].quantile(q); ok {
+		if v, ok := deltas[which].quantile(q); ok && v >= 0 && !math.IsInf(v, 0) { // edges are the target's to say
 			*to = proto.Float64(v)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"lowtide/event"
 )
 
+const maxModels = 256 // of one engine
+
 // mapping is a table made ready for reading.
 type mapping struct {
 	table    Table
@@ -213,13 +215,17 @@ func (m *mapping) recognises(r *reading) bool {
 	})
 }
 
-// models returns the names of the models that the marks' series carry, of one index.
+// models returns the names of the models that the marks' series carry, of one index; at most maxModels, since each series is
+// compared with all of them.
 func (m *mapping) models(r *reading, index int64) []string {
 	var models []string
 	for _, mk := range m.marks {
 		for _, s := range r.of(mk.family, index) {
 			for _, label := range m.table.Model {
 				if name := s.label(label); !unknown(name) {
+					if len(models) == maxModels {
+						return models
+					}
 					models = appendNew(models, name)
 					break
 				}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -105,6 +107,21 @@ func (s *Source) scrape(ctx context.Context, t *target, tick time.Time, scratch 
 	for _, index := range r.indices {
 		t.events = append(t.events, s.tell(t, r, index, tick)...)
 	}
+	t.prune(r.indices)
+}
+
+// prune forgets the indices that are not there, once there have been more than there may be at a time: an engine that is missing
+// once is remembered, names that are new at each reading are not.
+func (l *learned) prune(indices []int64) {
+	if len(l.histogram) <= maxIndices {
+		return
+	}
+	gone := func(index int64) bool { return !slices.Contains(indices, index) }
+	maps.DeleteFunc(l.counters, func(k counterKey, _ float64) bool { return gone(k.index) })
+	maps.DeleteFunc(l.histogram, func(index int64, _ *[measures]distribution) bool { return gone(index) })
+	maps.DeleteFunc(l.promises, func(index int64, _ *promise) bool { return gone(index) })
+	maps.DeleteFunc(l.noted, func(index int64, _ bool) bool { return gone(index) })
+	maps.DeleteFunc(l.config.told, func(index int64, _ told) bool { return gone(index) })
 }
 
 // read fetches and parses the exposition, looking for it while it is not known where it is.

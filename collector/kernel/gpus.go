@@ -37,6 +37,7 @@ func (g *gpus) uuid(pci string) string {
 	if uuid := g.uuids[pci]; uuid != "" {
 		return uuid
 	}
+	patience := time.Duration(0)
 	if g.reading == nil {
 		if !g.asked.IsZero() && time.Since(g.asked) < rereadAfter {
 			return ""
@@ -44,8 +45,9 @@ func (g *gpus) uuid(pci string) string {
 		g.asked = time.Now()
 		g.reading = make(chan map[string]string, 1)
 		go func(into chan<- map[string]string) { into <- readGPUs(g.root) }(g.reading)
+		patience = readPatience // once: a storm is read on, or the kernel overwrites it
 	}
-	g.await(readPatience)
+	g.await(patience)
 	return g.uuids[pci]
 }
 
@@ -57,13 +59,19 @@ func (g *gpus) await(patience time.Duration) {
 	}
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
+	var found map[string]string
 	select {
-	case found := <-g.reading:
-		g.reading = nil
-		for pci, uuid := range found {
-			g.learn(pci, uuid)
-		}
+	case found = <-g.reading:
 	case <-timer.C:
+		select {
+		case found = <-g.reading:
+		default:
+			return
+		}
+	}
+	g.reading = nil
+	for pci, uuid := range found {
+		g.learn(pci, uuid)
 	}
 }
 

@@ -38,6 +38,12 @@ type repeats struct {
 	last  *event.Event
 }
 
+// goesOn is false once the clock was set back behind the first one, or every repeat until then would be taken for one of it.
+func (r *repeats) goesOn(at time.Time) bool {
+	since := at.Sub(r.since)
+	return since >= 0 && since < repeatSpan
+}
+
 func failureOf(x *event.Xid) failure {
 	f := failure{pci: x.Pci, code: x.GetCode(), pid: x.GetPid()}
 	if f.code == busLost {
@@ -50,7 +56,7 @@ func failureOf(x *event.Xid) failure {
 func (l *limiter) keep(e *event.Event) bool {
 	at := e.At()
 	if e.Xid != nil {
-		if r := l.errors[failureOf(e.Xid)]; r != nil && at.Sub(r.since) < repeatSpan {
+		if r := l.errors[failureOf(e.Xid)]; r != nil && r.goesOn(at) {
 			r.n++
 			r.last = e
 			return false
@@ -88,7 +94,7 @@ func (l *limiter) room(at time.Time, application bool) bool {
 // sweep forgets the errors whose span is over at this time. A storm's last repeat leaves then, with their number.
 func (l *limiter) sweep(now time.Time) (out []*event.Event) {
 	for f, r := range l.errors {
-		if now.Sub(r.since) < repeatSpan {
+		if r.goesOn(now) {
 			continue
 		}
 		if r.n >= storm {

@@ -16,6 +16,9 @@ const (
 	chunk      = 256 << 10
 	maxScan    = 8 << 20  // bytes read of a file in one go; the rest waits for the next
 	maxBacklog = 64 << 20 // bytes; of more, only the newest maxScan are read
+
+	maxWeighed  = 256 << 10   // bytes of lines that had to be parsed, likewise: a hostile one of 16 KiB takes 20 ms
+	unlinkedFor = time.Minute // a file without a name that nobody has written to for so long is let go
 )
 
 // follower reads what is appended to one file.
@@ -25,9 +28,10 @@ type follower struct {
 	file    *os.File // nil: not there yet
 	info    os.FileInfo
 	offset  int64
-	partial []byte // the beginning of a line without its end
-	passing bool   // the rest of a line that was too long
-	lost    int64  // bytes passed over since last asked
+	partial []byte    // the beginning of a line without its end
+	passing bool      // the rest of a line that was too long
+	lost    int64     // bytes passed over since last asked
+	written time.Time // when the last bytes were read
 }
 
 // start opens the file at its end, so that only what is appended from now on counts.
@@ -50,7 +54,7 @@ func (f *follower) open() error {
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}
-	f.file, f.info, f.offset, f.partial, f.passing = file, info, 0, nil, false
+	f.file, f.info, f.offset, f.partial, f.passing, f.written = file, info, 0, nil, false, time.Time{}
 	return nil
 }
 
@@ -73,6 +77,9 @@ func (f *follower) scan(now time.Time, buffer []byte) error {
 		}
 		info, err := os.Stat(f.path)
 		if err != nil {
+			if f.unlinked() && now.Sub(f.written) >= unlinkedFor {
+				err = errors.Join(err, f.leave(now))
+			}
 			return f.problem(err) // the old file is still followed: whoever renamed it may be writing to it yet
 		}
 		if os.SameFile(info, f.info) {
@@ -90,6 +97,16 @@ func (f *follower) scan(now time.Time, buffer []byte) error {
 
 func (f *follower) problem(err error) error { return fmt.Errorf("follow log %s: %w", f.path, err) }
 
+// unlinked says whether the file was deleted, so that only who has it open keeps it on the disk.
+func (f *follower) unlinked() bool {
+	info, err := f.file.Stat()
+	if err != nil {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && stat.Nlink == 0
+}
+
 // leave closes the file; a line that had no end is its last.
 func (f *follower) leave(now time.Time) error {
 	if f.file == nil {
@@ -103,7 +120,7 @@ func (f *follower) leave(now time.Time) error {
 	return err
 }
 
-// read looks at up to maxScan bytes. More says that not all was read.
+// read looks at up to maxScan bytes, and parses up to maxWeighed of them. More says that not all was read.
 func (f *follower) read(now time.Time, buffer []byte) (more bool, err error) {
 	info, err := f.file.Stat()
 	if err != nil {
@@ -116,10 +133,14 @@ func (f *follower) read(now time.Time, buffer []byte) (more bool, err error) {
 		f.lost += size - maxScan - f.offset
 		f.offset, f.partial, f.passing = size-maxScan, nil, true // from the middle of a line
 	}
-	for read := 0; read < maxScan; {
+	f.stream.weighed = 0
+	for read := 0; read < maxScan && f.stream.weighed < maxWeighed; {
 		n, err := f.file.ReadAt(buffer, f.offset)
 		f.offset += int64(n)
 		read += n
+		if n > 0 || f.written.IsZero() {
+			f.written = now
+		}
 		f.take(buffer[:n], now)
 		if errors.Is(err, io.EOF) {
 			return false, nil

@@ -24,6 +24,7 @@ const (
 	perMinute   = 10 // events of a signature and stream
 	oncePer     = 10 * time.Second
 	maxRecent   = 256
+	lateBound   = 10 * time.Minute // a line with an older stamp is dated to its reading
 )
 
 // stream recognises the lines of one file or unit. It is told when, never asks.
@@ -32,6 +33,7 @@ type stream struct {
 	held    *held
 	buckets map[string]*bucket
 	recent  map[failure]time.Time
+	weighed int // bytes of the lines that were parsed, which the reader sets back
 	out     func(*event.Event)
 }
 
@@ -90,7 +92,7 @@ func (s *stream) region(b []byte, now time.Time) {
 // line looks at one line.
 func (s *stream) line(line []byte, now time.Time) {
 	text, at := tidy(line)
-	if at.IsZero() || at.After(now) {
+	if at.After(now) || at.Before(now.Add(-lateBound)) { // whoever writes the log may write any time
 		at = now
 	}
 	s.text(text, at, now)
@@ -114,6 +116,7 @@ func (s *stream) text(text string, at, now time.Time) {
 	if hits.next([]byte(text), 0) < 0 || quotes(text) {
 		return
 	}
+	s.weighed += len(text)
 	if o, ok := oom.Parse(text); ok {
 		s.allocation(o, text, at, now)
 		return
@@ -182,15 +185,15 @@ func (s *stream) release() {
 			set(fields, "rank", strconv.FormatInt(*h.who.rank, 10))
 		}
 		e.Log = &event.Log{Signature: h.signature.name, Text: bound(text), Fields: fields}
-		s.rate(h.signature.name, e, h.at)
+		s.rate(h.signature.name, e, h.read)
 		return
 	}
 	o, ok := oom.Parse(h.text)
-	if !ok || s.repeats(o, h.at) {
+	if !ok || s.repeats(o, h.read) {
 		return
 	}
 	e.Oom = o
-	s.rate(oomName, e, h.at)
+	s.rate(oomName, e, h.read)
 }
 
 // of is the worker that the configuration names, made more exact by the line.

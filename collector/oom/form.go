@@ -87,7 +87,7 @@ func find(text string) (*form, int) {
 
 var (
 	killedPid  = regexp.MustCompile(`Kill(?:ed)? process ([0-9]{1,10})\b`)
-	oomKillPid = regexp.MustCompile(`,pid=([0-9]{1,10})\b`)
+	oomKillPid = regexp.MustCompile(`.*,pid=([0-9]{1,10})\b`) // the last: the victim's name, of its own choice, stands before it
 )
 
 func readKilled(text string, o *event.Oom)  { o.VictimPid = pid(killedPid, text) }

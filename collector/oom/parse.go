@@ -84,6 +84,39 @@ func pattern(s string) *regexp.Regexp {
 	return regexp.MustCompile(strings.ReplaceAll(s, "Q", quantity))
 }
 
+// matcher is a pattern, or one whose beginning is a quantity.
+type matcher interface {
+	FindStringSubmatch(text string) []string
+}
+
+// trailing is a pattern that begins with a quantity. It is looked for around its words, since a search that may begin at any digit
+// takes milliseconds for a text of nothing but digits, and there are several such patterns.
+type trailing struct {
+	re    *regexp.Regexp
+	words string
+}
+
+const widest = 48 // bytes, of a quantity and the word behind it
+
+// after is a quantity, then the words, then a pattern.
+func after(words, ends string) trailing {
+	return trailing{pattern("Q" + regexp.QuoteMeta(words) + ends), words}
+}
+
+func (t trailing) FindStringSubmatch(text string) []string {
+	for from := 0; ; {
+		i := strings.Index(text[from:], t.words)
+		if i < 0 {
+			return nil
+		}
+		i += from
+		from = i + len(t.words)
+		if m := t.re.FindStringSubmatch(text[max(0, i-widest):min(len(text), from+widest)]); m != nil {
+			return m
+		}
+	}
+}
+
 // The sentences of PyTorch's text, each optional, as c10/cuda/CUDACachingAllocator.cpp and CUDAMallocAsyncAllocator.cpp write
 // them; "capacty" is 2.1's spelling.
 var (
@@ -91,14 +124,14 @@ var (
 	capacity    = pattern(`has a total capaci?ty of Q(?: of which Q is free)?`)
 	ownProcess  = pattern(`Including non-PyTorch memory, this process has Q memory in use`)
 	someProcess = pattern(`Process [0-9]{1,10} has Q memory in use`)
-	allowed     = pattern(`Q allowed;`)
+	allowed     = after(" allowed;", "")
 	allocated   = pattern(`Of the allocated memory Q is allocated by PyTorch`)
 	private     = pattern(`with Q allocated in private pools`)
-	unallocated = pattern(`Q is reserved by PyTorch but unallocated`)
+	unallocated = after(" is reserved by PyTorch but unallocated", "")
 
-	oldAllocated = pattern(`Q already allocated`)
-	oldFree      = pattern(`Q already allocated; Q free`)
-	oldReserved  = pattern(`Q reserved in total by PyTorch`)
+	oldAllocated = after(" already allocated", "")
+	oldFree      = after(" already allocated; ", "Q free")
+	oldReserved  = after(" reserved in total by PyTorch", "")
 
 	asyncAllocated = pattern(`Currently allocated : Q`)
 	asyncRequested = pattern(`Requested : Q`)
@@ -179,7 +212,7 @@ func readAsync(text string, o *event.Oom) {
 }
 
 // first reads the first group of the first match; nil where there is none, or its size is not available.
-func first(re *regexp.Regexp, text string) *uint64 {
+func first(re matcher, text string) *uint64 {
 	m := re.FindStringSubmatch(text)
 	if m == nil {
 		return nil

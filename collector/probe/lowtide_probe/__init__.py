@@ -89,8 +89,12 @@ def _collected():
 class _Finder:
     """Learns that the program imports torch, and finds nothing. A thread that polls would be in every Python process."""
 
+    seen = False
+
     def find_spec(self, name, path=None, target=None):
-        if name == "torch":
+        # Not "torch": importlib.util.find_spec asks for that, too, in programs that only want to know whether there is one.
+        if not self.seen and name.startswith("torch."):
+            self.seen = True  # a forked child does not begin anew
             try:
                 _begin()
             except Exception:

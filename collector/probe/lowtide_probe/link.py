@@ -18,7 +18,7 @@ INTERVALS = (1.0, 60.0)  # a read can stall the program, so it is not taken more
 def encode(line):
     """One line of the protocol; None when it would be too long or is not JSON."""
     try:
-        data = json.dumps(line, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace") + b"\n"
+        data = json.dumps(line, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
     except (TypeError, ValueError):
         return None
     return data if len(data) <= MAX_LINE else None

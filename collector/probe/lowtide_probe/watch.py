@@ -3,6 +3,8 @@ thread and every hook. It refuses to let an exception out of either."""
 
 import atexit
 import collections
+import queue
+import signal
 import sys
 import threading
 import time
@@ -19,7 +21,32 @@ FAST_READS = 12  # in a row, until a doubled interval is halved
 MARK_SECONDS = 0.5  # between two marks; the newest one in between holds
 BYE_SECONDS = 0.2
 KEEP_SECONDS = 600.0  # a failure that could not be told for longer is forgotten
+SAME_SECONDS = 10.0  # an exception without a weak reference is not told again for so long
 MAX_TEXT = 16 * 1024
+
+# A fault of the thread itself: blocked, it would end the program without a word of faulthandler's.
+FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGABRT"}
+
+
+class Wake:
+    """Ends the thread's wait. An Event would not do: its lock is held while it is set, and a signal handler of the program that
+    calls at that moment, in the same thread, would wait for it for ever. SimpleQueue.put is reentrant."""
+
+    def __init__(self):
+        self._queue = queue.SimpleQueue()
+
+    def set(self):
+        if self._queue.empty():
+            self._queue.put(None)
+
+    def wait(self, seconds):
+        """Waits that long at most, and takes back what was set."""
+        try:
+            self._queue.get(timeout=seconds)
+            while True:
+                self._queue.get_nowait()
+        except queue.Empty:
+            pass
 
 
 class Pace:
@@ -56,7 +83,7 @@ class Watch:
         self.armed = False
         self._link = Link(paths)
         self._pace = Pace()
-        self._wake = threading.Event()
+        self._wake = Wake()
         self._failures = collections.deque(maxlen=64)  # (monotonic time, encoded line)
         self._mark = None  # the newest that is not told
         self._marked = ("", "")  # the last that was told
@@ -66,7 +93,7 @@ class Watch:
         self._hello = None
         self._told = None
         self._exit_code = None
-        self._texts = collections.deque(maxlen=8)  # weak references to the exceptions that were told
+        self._texts = collections.deque(maxlen=8)  # the exceptions that were told: weak reference, id, text, when
         self._bye = False
         self._abandoned = False
         self._thread = threading.Thread(target=self._run, name="lowtide-probe", daemon=True)
@@ -83,6 +110,11 @@ class Watch:
 
     def _run(self):
         try:
+            # The program's signals are for its own threads: one that it has blocked to wait for it must not end up here.
+            signal.pthread_sigmask(signal.SIG_BLOCK, [s for s in signal.valid_signals() if getattr(s, "name", "") not in FAULTS])
+        except Exception:
+            pass
+        try:
             while self._torch is None:
                 try:
                     self._torch = reading.torch_if_ready()
@@ -90,7 +122,6 @@ class Watch:
                     pass  # a module half imported: look again
                 if self._torch is None:
                     self._wake.wait(POLL_SECONDS)
-                    self._wake.clear()
             self._arm()
         except Exception:
             return
@@ -109,7 +140,6 @@ class Watch:
                 due = self._pace.next(time.time())
             self._tell()
         self._wake.wait(self._pause(due))
-        self._wake.clear()
         if not self._link.alive():
             # Nobody to tell: the program is not read either. The next attempt is not before a second.
             return self._pace.next(time.time())
@@ -162,7 +192,8 @@ class Watch:
         if mark is None or time.monotonic() - self._mark_at < MARK_SECONDS:
             return
         if mark[1:] == self._marked:  # back where it was
-            self._mark = None
+            if self._mark is mark:  # not one that has come meanwhile
+                self._mark = None
             return
         line = {"v": 1, "kind": "mark", "time": mark[0], "mark": mark[1], "name": mark[2]}
         if self._link.send(encode(line) or b""):
@@ -240,10 +271,22 @@ class Watch:
             return
         text = found if isinstance(found, str) else "%s: %s" % (type(found).__name__, found)
         if not isinstance(found, str):
-            if any(told() is found for told in list(self._texts)):
+            if self._told_before(found, text):
                 return  # it was caught and told, and then raised again
-            self._texts.append(weakref.ref(found))
+            try:
+                reference = weakref.ref(found)
+            except TypeError:
+                reference = None  # the built-in exceptions take none
+            self._texts.append((reference, id(found), text, time.monotonic()))
         self._urgent({"v": 1, "kind": "oom", "time": time.time(), "source": "exception", "text": text[:MAX_TEXT]})
+
+    def _told_before(self, error, text):
+        for reference, number, said, at in list(self._texts):
+            if reference is not None and reference() is error:
+                return True
+            if reference is None and number == id(error) and said == text and time.monotonic() - at < SAME_SECONDS:
+                return True
+        return False
 
     def _urgent(self, line):
         # The process may die at once, so what goes without waiting goes from here.
@@ -293,8 +336,11 @@ class Watch:
             self._bye = True
             self._wake.set()
             lines = []
-            while self._failures:
-                lines.append(self._failures.popleft()[1])
+            try:
+                while True:
+                    lines.append(self._failures.popleft()[1])
+            except IndexError:  # all, or the thread was faster
+                pass
             lines.append(encode({"v": 1, "kind": "bye", "time": time.time(), "exit_code": self._exit_code}))
             self._link.send(b"".join(lines), BYE_SECONDS)
         except Exception:

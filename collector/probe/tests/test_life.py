@@ -32,6 +32,15 @@ class Life(stage.Case):
         self.assertEqual(program.end(), "")
         self.assertIsNone(collector.wait("bye")["exit_code"])
 
+    def test_who_only_looks_for_torch_has_no_thread(self):
+        # transformers and others look whether there is a torch, in processes that never import it.
+        collector = self.collector()
+        program = self.program()
+        program.do("import importlib.util, threading")
+        self.assertEqual(program.do("importlib.util.find_spec('torch') is not None and threading.active_count()"), "1")
+        program.torch()
+        collector.wait("hello")
+
     def test_reads_fall_on_multiples_of_the_interval(self):
         collector = self.collector(greeting=b'{"lowtide":1,"interval_seconds":0.25}\n')
         program = self.program()
@@ -236,6 +245,44 @@ class Failures(stage.Case):
         while line["kind"] == "read":
             number, line = collector.lines.get(timeout=stage.PATIENCE)
         self.assertEqual(line["kind"], "bye")
+
+    def test_built_in_exceptions_are_told_too(self):
+        # RuntimeError is what older builds raise for the driver's and cuBLAS's failures; it takes no weak reference.
+        collector = self.collector()
+        program = self.program()
+        program.torch()
+        collector.wait("read")
+        program.do("e = RuntimeError('CUDA error: out of memory')")
+        program.do("lowtide_probe.oom(e); lowtide_probe.oom(e)")
+        self.assertEqual(collector.wait("oom")["text"], "RuntimeError: CUDA error: out of memory")
+        code, _ = program.die("raise e")
+        number, line = collector.lines.get(timeout=stage.PATIENCE)
+        while line["kind"] == "read":
+            number, line = collector.lines.get(timeout=stage.PATIENCE)
+        self.assertEqual(line["kind"], "bye")  # once, although it was told twice and raised
+
+    def test_signals_stay_with_the_program(self):
+        # A program that waits for its signals blocks them after it has imported torch. The probe's thread, begun before, must
+        # not be the one that takes them: the default end would come instead of the program's own.
+        collector = self.collector()
+        program = self.program()
+        program.torch()
+        collector.wait("read")
+        program.do("import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])")
+        program.do("os.kill(os.getpid(), signal.SIGTERM)")
+        self.assertEqual(program.do("signal.sigtimedwait([signal.SIGTERM], 20).si_signo == signal.SIGTERM"), "True")
+
+    def test_a_signal_handler_may_call(self):
+        # A handler that says `idle` can interrupt the main thread inside the very call that it makes.
+        self.collector()
+        program = self.program()
+        program.torch()
+        program.do("import signal; n = [0]")
+        program.do("signal.signal(signal.SIGALRM, lambda *a: (n.__setitem__(0, n[0] + 1), lowtide_probe._watch._wake.set()))")
+        program.do("signal.setitimer(signal.ITIMER_REAL, .001, .001)")
+        program.do("import time; t = time.monotonic(); exec('while time.monotonic() < t + 2: lowtide_probe._watch._wake.set()')")
+        program.do("signal.setitimer(signal.ITIMER_REAL, 0)")
+        self.assertGreater(int(program.do("n[0]")), 100)
 
     def test_terminated(self):
         collector = self.collector()

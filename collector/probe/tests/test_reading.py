@@ -195,7 +195,41 @@ class Texts(unittest.TestCase):
         self.assertIsNone(encode({"a": float("nan")}))
         self.assertIsNone(encode({"a": object()}))
         self.assertIsNone(encode({"a": "x" * MAX_LINE}))
-        self.assertEqual(encode({"a": "\ud800"}), b'{"a":"\\ud800"}\n')
+        # Half a pair would be no JSON to the collector, and six bytes for each letter of most scripts would be too long a line.
+        self.assertEqual(encode({"a": "\ud800"}), b'{"a":"?"}\n')
+        self.assertIsNotNone(encode({"text": "\u5185" * watch.MAX_TEXT}))
+
+    def test_what_comes_meanwhile_is_kept(self):
+        w = watch.Watch([])
+        w._marked, w._mark = ("busy", ""), (1.0, "busy", "")
+
+        class Meanwhile(tuple):  # compared at the very moment in which the program says idle
+            def __getitem__(self, key):
+                if isinstance(key, slice):
+                    w._mark = (2.0, "quiet", "")
+                return super().__getitem__(key)
+
+        w._mark = Meanwhile(w._mark)
+        w._tell()
+        self.assertEqual(w._mark, (2.0, "quiet", ""))
+
+    def test_bye_though_the_thread_has_taken_the_failures(self):
+        w = watch.Watch([])
+        w.armed = True
+        sent = []
+        w._link.send = lambda data, seconds=0: sent.append(data) or True
+
+        class Taken(list):  # there when it is looked at, and gone when it is taken
+            def __bool__(self):
+                return True
+
+            def popleft(self):
+                raise IndexError("pop from an empty deque")
+
+        w._failures = Taken()
+        w.bye()
+        self.assertEqual(len(sent), 1)
+        self.assertIn(b'"bye"', sent[0])
 
 
 if __name__ == "__main__":
