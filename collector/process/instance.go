@@ -13,6 +13,7 @@ type instance struct {
 	engine  string
 	said    string // model, of command lines
 	learned string // model, of the engine's own metrics, which knows better
+	spoken  string // engine, by its metrics: all that tells it in a program of one's own. It shapes no tree
 	at      time.Time
 	port    string // of a command line, or the engine's own
 	base    string // unit before a number, see unit.go

@@ -86,7 +86,7 @@ func (l *life) identify(names *names) *event.Worker {
 	}
 	slices.Sort(w.GpuUuids)
 	if i := l.inst; i != nil {
-		w.Engine, w.Model, w.Unit = i.engine, i.model(), i.unit()
+		w.Engine, w.Model, w.Unit = first(i.engine, i.spoken), i.model(), i.unit()
 	}
 	return w
 }

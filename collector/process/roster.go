@@ -81,7 +81,7 @@ func (r *Roster) Complete(e *event.Event) {
 	// Long after its end an event about the pid is about another process, if there is one.
 	over := l != nil && !l.alive() && e.At().After(l.ended.Add(slack))
 	r.mu.Unlock()
-	model := w.Model // as its source says it
+	model, engine := w.Model, w.Engine // as its source says them
 	if w.Pid > 0 && !named && (l == nil || over) {
 		if now := r.meet(e); now != nil {
 			l = now
@@ -95,7 +95,7 @@ func (r *Roster) Complete(e *event.Event) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.learn(l, e, model)
+	r.learn(l, e, model, engine)
 	if !named {
 		fill(w, l.worker)
 	}
@@ -116,7 +116,7 @@ func (r *Roster) learnGPU(g *event.Gpu) {
 }
 
 // learn takes in what the event tells about a known process.
-func (r *Roster) learn(l *life, e *event.Event, model string) {
+func (r *Roster) learn(l *life, e *event.Event, model, engine string) {
 	news := false
 	switch {
 	case e.GpuProcess != nil && e.GpuProcess.GpuUuid != "":
@@ -128,10 +128,13 @@ func (r *Roster) learn(l *life, e *event.Event, model string) {
 		l.busy = true
 	case e.Lifecycle != nil && e.Lifecycle.State == "draining" && e.Lifecycle.GetSaidBye():
 		l.bye = &event.Lifecycle{ExitCode: e.Lifecycle.ExitCode}
-	case (e.Engine != nil || e.Config != nil) && model != "" && l.inst != nil:
-		before := l.inst.model()
-		l.inst.learn(model, e.At())
-		news = l.inst.model() != before
+	case e.Engine != nil && l.inst != nil:
+		before, spoken := l.inst.model(), l.inst.spoken
+		if model != "" {
+			l.inst.learn(model, e.At())
+		}
+		l.inst.spoken = first(engine, spoken)
+		news = l.inst.model() != before || l.inst.spoken != spoken
 	}
 	if news && l.alive() {
 		r.resolve()

@@ -49,6 +49,19 @@ func TestCompleteFillsTheWholeIdentity(t *testing.T) {
 	}
 }
 
+// A program of one's own says nothing of an engine; its metrics do, and so they do for its other events.
+func TestEngineIsLearnedFromItsMetrics(t *testing.T) {
+	f := bareTree(t)
+	f.process(100, 1, 5000, []string{"python3", "server.py"}, "0::/\n", fullStatus)
+	s := open(t, f.options())
+	collectAt(t, s, tick)
+	holds(s, tick, "GPU-a", 100)
+	complete(s, &event.Event{Worker: &event.Worker{Pid: 100, Engine: "vllm", Model: "m"}, Engine: &event.Engine{Running: event.Ptr(uint64(1))}})
+	if w := workers(collectAt(t, s, tick.Add(5*time.Second)))[100]; w.GetEngine() != "vllm" || w.GetModel() != "m" || w.GetRole() != "worker" {
+		t.Errorf("worker %s", prototext.Format(w))
+	}
+}
+
 func TestGPUIsForgotten(t *testing.T) {
 	f := newTree(t)
 	s := open(t, f.options())
