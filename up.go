@@ -18,7 +18,6 @@ import (
 
 	"lowtide/collector"
 	"lowtide/collector/demo"
-	"lowtide/collector/process"
 	"lowtide/collector/recording"
 	"lowtide/collector/sim"
 	"lowtide/event"
@@ -43,6 +42,7 @@ type UpCommand struct {
 	Library   string   `placeholder:"FILE" help:"libchdb.so; default: where make engine puts it."`
 	announcing
 	Cluster           string `env:"LOWTIDE_CLUSTER" default:"local" help:"Name of the cluster."`
+	Host              string `env:"LOWTIDE_HOST" help:"Name of this host; its hostname when left out."`
 	Metrics           string `name:"metrics-listen" default:"off" placeholder:"HOST:PORT" help:"Where the collector's /metrics is served; 'off' for nowhere."`
 	collector.Sensors `embed:""`
 	Shift             time.Duration `hidden:"" help:"With --stretch: how far back the first event lies."`
@@ -157,11 +157,10 @@ func (c *UpCommand) store(ctx context.Context) (*sink.ClickHouse, error) {
 }
 
 func (c *UpCommand) collector(js jetstream.JetStream) error {
-	name, err := os.Hostname()
+	host, err := collector.Identify(c.Cluster, c.Host)
 	if err != nil {
-		return fmt.Errorf("read hostname: %w", err)
+		return err
 	}
-	host := &event.Host{Cluster: c.Cluster, Name: event.Token(name), BootId: process.BootID("/proc")}
 	publisher := collector.NewPublisher(js, collector.PublisherOptions{Log: c.log})
 	c.all.onStop("publisher", publisher.Close)
 	opened, err := c.sources(time.Now(), publisher.Ready)

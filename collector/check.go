@@ -187,7 +187,7 @@ func (d *DoctorCommand) probe(ctx context.Context) Check {
 	}
 	conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "unix", at)
 	if err != nil {
-		return fail(c, fmt.Errorf("%w: no collector listens on %s: %w", status.ErrAbsent, at, err))
+		return fail(c, fmt.Errorf("%w: no collector is reached on %s: %w", status.ErrAbsent, at, err))
 	}
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {

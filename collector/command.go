@@ -46,7 +46,7 @@ func (c *Command) Run(ctx context.Context) (err error) {
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	host, err := identify(c.Cluster, c.Host)
+	host, err := Identify(c.Cluster, c.Host)
 	if err != nil {
 		return err
 	}
@@ -79,8 +79,8 @@ func (c *Command) Run(ctx context.Context) (err error) {
 	return errors.Join(err, publisher.Close(last))
 }
 
-// identify names this host as every command that looks at it does.
-func identify(cluster, name string) (*event.Host, error) {
+// Identify names this host as every command that looks at it does: by its hostname where the name is empty, made a token.
+func Identify(cluster, name string) (*event.Host, error) {
 	if name == "" {
 		own, err := os.Hostname()
 		if err != nil {

@@ -33,7 +33,7 @@ func (c *RecordCommand) Run(ctx context.Context) (err error) {
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	host, err := identify(c.Cluster, c.Host)
+	host, err := Identify(c.Cluster, c.Host)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package collector
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -58,15 +57,6 @@ func (o *Opened) Close() error {
 	return errors.Join(faults...)
 }
 
-// broken stands for a source that could not be opened: it says so at every tick, and hurts no other.
-type broken struct {
-	name string
-	err  error
-}
-
-func (b broken) Name() string                                               { return b.name }
-func (b broken) Collect(context.Context, time.Time) ([]*event.Event, error) { return nil, b.err }
-
 // sourceNames in the order in which they are opened.
 var sourceNames = []string{"nvml", "process", "engine", "allocator", "kernel", "logs"}
 
@@ -98,7 +88,7 @@ func (s *Sensors) Open(log *slog.Logger) (*Opened, error) {
 		source, err := open()
 		if err != nil {
 			log.Warn("source is not opened", "source", name, "error", err)
-			source = broken{name, err}
+			source = newClosed(name, err, open)
 		}
 		o.Sources = append(o.Sources, source)
 	}
