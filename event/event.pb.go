@@ -2179,7 +2179,7 @@ func (x *SnapshotBudget) GetFree() uint64 {
 
 type Config struct {
 	state                protoimpl.MessageState `protogen:"open.v1"`
-	Origin               string                 `protobuf:"bytes,1,opt,name=origin,proto3" json:"origin,omitempty"` // info metric, log line, snapshot, declared
+	Origin               string                 `protobuf:"bytes,1,opt,name=origin,proto3" json:"origin,omitempty"` // info metric, probe, log line, snapshot, declared
 	GpuMemoryUtilization *float64               `protobuf:"fixed64,2,opt,name=gpu_memory_utilization,json=gpuMemoryUtilization,proto3,oneof" json:"gpu_memory_utilization,omitempty"`
 	KvCacheDtype         string                 `protobuf:"bytes,3,opt,name=kv_cache_dtype,json=kvCacheDtype,proto3" json:"kv_cache_dtype,omitempty"`
 	MaxModelLen          *uint64                `protobuf:"varint,4,opt,name=max_model_len,json=maxModelLen,proto3,oneof" json:"max_model_len,omitempty"`
