@@ -61,6 +61,9 @@ func (c *UpCommand) Run(ctx context.Context) error {
 		c.demo = true
 		fmt.Fprintln(os.Stderr, "no GPU on this machine: playing a recorded leak and simulated hosts (--demo)")
 	}
+	if _, err := os.Stat(filepath.Join(c.Data, "nats")); c.demo && err == nil {
+		fmt.Fprintf(os.Stderr, "\n%s is of an earlier run: an incident that was told then is not told again. See `lowtide status`, or start afresh with --data or without that folder.\n", c.Data)
+	}
 	c.all = newParts()
 	err := c.start(ctx)
 	if err == nil {
