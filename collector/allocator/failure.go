@@ -28,7 +28,7 @@ func observed(l *line) *failure {
 func excepted(l *line) *event.Oom {
 	o, ok := oom.Parse(l.Text)
 	if !ok {
-		o = &event.Oom{Text: short(l.Text, oom.MaxText)}
+		o = &event.Oom{Text: event.Shorten(l.Text, oom.MaxText)}
 	}
 	if o.Kind != oom.Engine {
 		o.Kind = oom.CUDA
@@ -87,7 +87,7 @@ func (f *failure) alone() *event.Oom {
 func (p *peer) line(text []byte, now time.Time) {
 	l, err := parse(text)
 	if err != nil {
-		p.source.count(p.pid, bad, 1, short(err.Error(), 200))
+		p.source.count(p.pid, bad, 1, event.Shorten(err.Error(), 200))
 		return
 	}
 	switch l.Kind {

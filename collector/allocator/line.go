@@ -128,8 +128,8 @@ func parse(text []byte) (*line, error) {
 	if l.Kind != "hello" && !(l.Time > 0 && l.Time < math.MaxUint32) {
 		return nil, fmt.Errorf("field time: %v is no time in seconds since 1970", l.Time)
 	}
-	l.Torch, l.CUDA, l.Backend, l.Conf = short(l.Torch, 64), short(l.CUDA, 64), short(l.Backend, 64), short(l.Conf, 1<<10)
-	l.Name = short(l.Name, 128)
+	l.Torch, l.CUDA, l.Backend, l.Conf = event.Shorten(l.Torch, 64), event.Shorten(l.CUDA, 64), event.Shorten(l.Backend, 64), event.Shorten(l.Conf, 1<<10)
+	l.Name = event.Shorten(l.Name, 128)
 	switch l.Kind {
 	case "hello", "bye":
 		return &l, nil
@@ -137,16 +137,16 @@ func parse(text []byte) (*line, error) {
 		return &l, l.checkRead()
 	case "oom":
 		if l.Source != "observer" && l.Source != "exception" {
-			return nil, fmt.Errorf("field source: %q is neither observer nor exception", short(l.Source, 32))
+			return nil, fmt.Errorf("field source: %q is neither observer nor exception", event.Shorten(l.Source, 32))
 		}
 		return &l, nil
 	case "mark":
 		if l.Mark != "busy" && l.Mark != "quiet" {
-			return nil, fmt.Errorf("field mark: %q is neither busy nor quiet", short(l.Mark, 32))
+			return nil, fmt.Errorf("field mark: %q is neither busy nor quiet", event.Shorten(l.Mark, 32))
 		}
 		return &l, nil
 	}
-	return nil, fmt.Errorf("field kind: %q is none of hello, read, oom, mark, bye", short(l.Kind, 32))
+	return nil, fmt.Errorf("field kind: %q is none of hello, read, oom, mark, bye", event.Shorten(l.Kind, 32))
 }
 
 func (l *line) checkRead() error {
@@ -166,7 +166,7 @@ func (l *line) checkRead() error {
 				return fmt.Errorf("field devices.%d.%s: %d is beyond 2^53", i, n.name, *n.value)
 			}
 		}
-		d.Backend = short(d.Backend, 64)
+		d.Backend = event.Shorten(d.Backend, 64)
 	}
 	return nil
 }
@@ -199,12 +199,4 @@ func uuid(s string) error {
 		return errors.New("field gpu_uuid: is no uuid of a device")
 	}
 	return nil
-}
-
-// short cuts what a person will read, at a whole character.
-func short(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "")
 }

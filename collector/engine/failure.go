@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"lowtide/collector/status"
+	"lowtide/event"
 )
 
 const (
@@ -56,9 +56,5 @@ func cut(text string, n int) string {
 	if len(text) <= n {
 		return text
 	}
-	text = text[:n]
-	for !utf8.ValidString(text) {
-		text = text[:len(text)-1]
-	}
-	return text + "…"
+	return event.Shorten(text, n) + "…"
 }

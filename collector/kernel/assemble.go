@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -183,13 +182,5 @@ func killed(text string, at time.Time) *event.Event {
 
 // clean makes one line of a text and bounds it.
 func clean(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) <= maxText {
-		return text
-	}
-	cut := maxText
-	for !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return text[:cut]
+	return event.Shorten(strings.Join(strings.Fields(text), " "), maxText)
 }

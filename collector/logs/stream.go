@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -184,7 +183,7 @@ func (s *stream) release() {
 		if h.who.rank != nil {
 			set(fields, "rank", strconv.FormatInt(*h.who.rank, 10))
 		}
-		e.Log = &event.Log{Signature: h.signature.name, Text: bound(text), Fields: fields}
+		e.Log = &event.Log{Signature: h.signature.name, Text: event.Shorten(text, maxText), Fields: fields}
 		s.rate(h.signature.name, e, h.read)
 		return
 	}
@@ -286,15 +285,4 @@ func (s *stream) spill(b *bucket) {
 	}
 	s.out(b.last)
 	b.over, b.last = 0, nil
-}
-
-func bound(text string) string {
-	if len(text) <= maxText {
-		return text
-	}
-	cut := maxText
-	for !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return text[:cut]
 }

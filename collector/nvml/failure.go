@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"lowtide/collector/status"
+	"lowtide/event"
 )
 
 // failure is one thing that could not be read: what and where in words, and the status it means. It crosses the pipe from the
@@ -69,7 +70,7 @@ func cut(text string, limit int) string {
 	if len(text) <= limit {
 		return text
 	}
-	return strings.ToValidUTF8(text[:limit], "") + "…"
+	return event.Shorten(text, limit) + "…"
 }
 
 // backoff is the wait before something is tried again: 1 s, doubled up to a minute. The zero value is ready.

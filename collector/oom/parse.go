@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"lowtide/event"
 )
@@ -65,15 +64,7 @@ func bound(text string, start int) string {
 	if len(text) <= MaxText {
 		return text
 	}
-	text = text[start:]
-	if len(text) <= MaxText {
-		return text
-	}
-	cut := MaxText
-	for !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return text[:cut]
+	return event.Shorten(text[start:], MaxText)
 }
 
 // quantity is PyTorch's format_size: "12 bytes", or two decimals and a binary unit.
