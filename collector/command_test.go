@@ -11,34 +11,17 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"lowtide/collector"
 	"lowtide/event"
-	"lowtide/processor/broker"
+	"lowtide/processor/broker/brokertest"
 )
 
 // The command itself, from a recording that began an hour ago to the stream of a real broker.
 func TestCollectPlaysARecordingIntoTheStream(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	server, err := broker.Start(ctx, broker.Options{StoreDir: t.TempDir(), Listen: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	conn, err := server.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := broker.Ensure(ctx, js, broker.Limits{EventBytes: 64 << 20}); err != nil {
-		t.Fatal(err)
-	}
+	server, conn, _ := brokertest.Start(t)
 	arrived := make(chan *nats.Msg, 64)
 	subscription, err := conn.ChanSubscribe("lowtide.event.>", arrived)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"lowtide/event"
 	"lowtide/processor/broker"
+	"lowtide/processor/broker/brokertest"
 )
 
 // The judge reads a leak from a real broker, is stopped and started again: every finding is there once, and a message whose
@@ -18,23 +19,7 @@ import (
 func TestJudgeRestartsWithoutRepeatingItself(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	server, err := broker.Start(ctx, broker.Options{StoreDir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	conn, err := server.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := broker.Ensure(ctx, js, server.Limits()); err != nil {
-		t.Fatal(err)
-	}
+	_, _, js := brokertest.Start(t)
 	all := events(t, "testdata/leak.ndjson.gz")
 	subject := event.SubjectFor("lab", "h200-a", "recording")
 	send := func(sequence uint64, part []*event.Event) {

@@ -9,10 +9,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"lowtide/event"
-	"lowtide/processor/broker"
+	"lowtide/processor/broker/brokertest"
 )
 
 // memory is a Store that is away for the first calls.
@@ -52,23 +51,7 @@ func (m *memory) Insert(_ context.Context, b Block) error {
 }
 
 func TestRunStoreLosesNothingWhileTheStoreIsAway(t *testing.T) {
-	server, err := broker.Start(t.Context(), broker.Options{StoreDir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	conn, err := server.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := broker.Ensure(t.Context(), js, server.Limits()); err != nil {
-		t.Fatal(err)
-	}
+	_, _, js := brokertest.Start(t)
 	publish := func(subject, contentType string, data []byte) {
 		t.Helper()
 		if _, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: subject, Data: data, Header: nats.Header{"Content-Type": {contentType}}}); err != nil {
