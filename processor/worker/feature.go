@@ -60,8 +60,7 @@ func (w *Worker) set(name string, v float64) { w.sample.SetNumber(variable.Must(
 func (w *Worker) flag(name string, v bool)   { w.sample.SetBool(variable.Must(name), v) }
 
 // features fills the sample.
-func (w *Worker) features(at time.Time) {
-	now := w.now.levels()
+func (w *Worker) features(at time.Time, now levels) {
 	for i := range now {
 		if !math.IsNaN(now[i]) {
 			w.sample.SetNumber(ids[i].now, now[i])

@@ -94,11 +94,11 @@ func (w *Worker) Apply(e *event.Event) (closed bool) {
 	case e.Oom != nil:
 		w.ooms.event(at, e.Oom)
 		w.noteGrowth(at)
-		w.features(at)
+		w.features(at, w.now.levels())
 		return true
 	case e.Xid != nil:
 		w.faults.observe(at, e.Xid)
-		w.features(at)
+		w.features(at, w.now.levels())
 		return true
 	case e.Lifecycle != nil:
 		switch e.Lifecycle.State {
@@ -160,13 +160,14 @@ func (w *Worker) Close() bool {
 	if w.ooms.counter(w.tick, w.now.oomsTotal()) {
 		w.noteGrowth(w.tick)
 	}
+	now := w.now.levels()
 	if w.now.engineAt.Equal(w.tick) { // the device may be read more often than the engine
 		w.load.observe(w.tick, w.now.engine)
-		w.quiet.observe(w.tick, &w.now, w.now.levels())
+		w.quiet.observe(w.tick, &w.now, now)
 	} else if marked := w.marks.reading(w.tick, &w.now); marked != nil {
-		w.quiet.observe(w.tick, marked, w.now.levels())
+		w.quiet.observe(w.tick, marked, now)
 	}
-	w.features(w.tick)
+	w.features(w.tick, now)
 	w.now.endTick()
 	return true
 }
