@@ -13,9 +13,6 @@ import (
 	"lowtide/processor/broker"
 )
 
-// callDeadline is the least that a source has for one call: NVML needs seconds for a card that has to wake up.
-const callDeadline = 5 * time.Second
-
 // Agent is what `collect` and `up` run once they have a broker: the sources of this host, its /metrics and the loop.
 type Agent struct {
 	*Opened
@@ -48,8 +45,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		now := time.Now()
 		out = stretched{next: out, origin: now, start: now.Add(-a.Shift), factor: a.Stretch}
 	}
-	return Run(ctx, Options{Sources: a.Sources, Identity: a.Identity, Every: a.Every, Host: a.Host, Outlet: out, Interval: a.Interval,
-		Deadline: max(a.Interval, callDeadline), Log: a.Log})
+	return a.Opened.run(ctx, a.Host, out, a.Interval, a.Log)
 }
 
 // gauges are what sources count about themselves.

@@ -213,7 +213,7 @@ func (d *DoctorCommand) journal() Check {
 	return pass(c, at)
 }
 
-func (d *DoctorCommand) pods(context.Context) Check {
+func (d *DoctorCommand) pods() Check {
 	c := Check{Name: "podresources", Missing: "names of pods and containers; outside Kubernetes nothing", Hint: "mount the folder /var/lib/kubelet/pod-resources into the collector's container"}
 	at := d.path("var/lib/kubelet/pod-resources/kubelet.sock")
 	if _, err := os.Stat(at); err != nil {

@@ -66,7 +66,7 @@ func (d *DoctorCommand) Checks(ctx context.Context) []Check {
 	ctx, cancel := context.WithTimeout(ctx, doctorLimit)
 	defer cancel()
 	proc, open, engines := d.process(ctx)
-	checks := []Check{proc, open, d.cgroup(), d.nvml(ctx), d.kernel(ctx), engines, d.probe(ctx), d.journal(), d.pods(ctx), d.library()}
+	checks := []Check{proc, open, d.cgroup(), d.nvml(ctx), d.kernel(ctx), engines, d.probe(ctx), d.journal(), d.pods(), d.library()}
 	if d.NATS != "" {
 		checks = append(checks, d.broker())
 	}

@@ -203,9 +203,7 @@ func (l *loop) tick(ctx context.Context, now time.Time) {
 		}
 	}
 	l.release()
-	if waited := l.xids.release(now); len(waited) > 0 {
-		l.publish("nvml", waited)
-	}
+	l.publish(nvmlSource, l.xids.release(now))
 }
 
 // ask starts the source's call, or says that the earlier one hangs.
@@ -357,6 +355,10 @@ func (l *loop) publish(name string, events []*event.Event) {
 func (l *loop) drain(ctx context.Context) error {
 	over := time.NewTimer(l.Grace)
 	defer over.Stop()
+	defer func() {
+		l.release()
+		l.publish(nvmlSource, l.xids.release(time.Now().Add(xidPatience)))
+	}()
 	for {
 		var hanging []string
 		for _, s := range l.slots {
@@ -365,8 +367,6 @@ func (l *loop) drain(ctx context.Context) error {
 			}
 		}
 		if len(hanging) == 0 {
-			l.release()
-			l.publish("nvml", l.xids.release(time.Now().Add(xidPatience)))
 			return nil
 		}
 		select {
@@ -379,8 +379,6 @@ func (l *loop) drain(ctx context.Context) error {
 			for _, s := range l.slots {
 				s.hung = true
 			}
-			l.release()
-			l.publish("nvml", l.xids.release(time.Now().Add(xidPatience)))
 			return fmt.Errorf("stop collector: sources %v did not return within %v", hanging, l.Grace)
 		}
 	}

@@ -61,8 +61,7 @@ func (c *RecordCommand) Run(ctx context.Context) (err error) {
 		defer cancel()
 		ctx = limited
 	}
-	return Run(ctx, Options{Sources: opened.Sources, Identity: opened.Identity, Every: opened.Every, Host: host, Outlet: r, Interval: c.Interval,
-		Deadline: max(c.Interval, callDeadline), Log: log})
+	return opened.run(ctx, host, r, c.Interval, log)
 }
 
 // recorder is an Outlet that writes a recording.

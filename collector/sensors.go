@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -42,6 +43,15 @@ type Opened struct {
 	Sources  []Source
 	Identity Identity
 	Every    map[string]time.Duration
+}
+
+// callDeadline is the least that a source has for one call: NVML needs seconds for a card that has to wake up.
+const callDeadline = 5 * time.Second
+
+// run is the loop over what was opened.
+func (o *Opened) run(ctx context.Context, host *event.Host, out Outlet, interval time.Duration, log *slog.Logger) error {
+	return Run(ctx, Options{Sources: o.Sources, Identity: o.Identity, Every: o.Every, Host: host, Outlet: out, Interval: interval,
+		Deadline: max(interval, callDeadline), Log: log})
 }
 
 // Close ends the sources that hold something open.

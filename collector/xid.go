@@ -8,6 +8,7 @@ import (
 )
 
 const (
+	nvmlSource   = "nvml"           // the source that reads the cards
 	kernelSource = "kernel"         // the source that reads the kernel log
 	xidPatience  = time.Second      // how long an Xid of NVML waits for the kernel log's account of it
 	xidMemory    = 10 * time.Second // the kernel source tells repeats of an error once in this time
