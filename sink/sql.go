@@ -21,7 +21,7 @@ var ErrNoStore = errors.New("no store is running")
 // Access is how a command reaches the store as a reader.
 type Access struct {
 	URL     string `help:"Address of the ClickHouse HTTP interface, http://host:port. Default: the one that lowtide up wrote into the data folder."`
-	DataDir string `name:"data" env:"LOWTIDE_DATA" help:"Data folder of lowtide up." type:"path"`
+	DataDir string `name:"data" env:"LOWTIDE_DATA" type:"path" default:"~/.local/share/lowtide" placeholder:"DIR" help:"Folder of the running 'up'."`
 	User    string `env:"LOWTIDE_CLICKHOUSE_USER" default:"reader" help:"Account that may only read."`
 }
 
@@ -123,15 +123,7 @@ func (a Access) resolve() (address, password string, err error) {
 	if a.URL != "" {
 		return a.URL, os.Getenv("LOWTIDE_CLICKHOUSE_PASSWORD"), nil
 	}
-	folder := a.DataDir
-	if folder == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return "", "", fmt.Errorf("find data folder: %w\nhint: set LOWTIDE_DATA", err)
-		}
-		folder = filepath.Join(home, ".local", "share", "lowtide")
-	}
-	path := filepath.Join(folder, "engine.json")
+	path := filepath.Join(a.DataDir, "engine.json")
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return "", "", fmt.Errorf("%w: cannot read %s\nhint: start `lowtide up`, or say where its data is with --data or LOWTIDE_DATA, or give --url", ErrNoStore, path)
@@ -142,7 +134,7 @@ func (a Access) resolve() (address, password string, err error) {
 	if err := json.Unmarshal(content, &place); err != nil || place.Addr == "" {
 		return "", "", fmt.Errorf("read %s: it has no addr\nhint: start `lowtide up` again, it writes the file", path)
 	}
-	password, err = engine.ReadPassword(filepath.Join(folder, "engine", engine.RoleReader+".password"))
+	password, err = engine.ReadPassword(filepath.Join(a.DataDir, "engine", engine.RoleReader+".password"))
 	if err != nil {
 		return "", "", err
 	}
