@@ -139,6 +139,7 @@ func FuzzExposition(f *testing.F) {
 func FuzzTables(f *testing.F) {
 	f.Add(string(embedded))
 	f.Add("engines:\n  - name: mine\n    recognise: [{family: up}]\n    paths: [/metrics]\n    fields:\n      running: [{gage: a}]\n")
+	f.Add("engines:\n- paths: !!seq\n") // the YAML library panics
 	f.Fuzz(func(t *testing.T, text string) {
 		if len(text) > 1<<16 {
 			return

@@ -136,7 +136,7 @@ func readFile(path string) ([]byte, error) {
 
 func readTables(name string, content []byte) ([]Table, error) {
 	var f tableFile
-	err := yaml.NewDecoder(bytes.NewReader(content), yaml.Strict()).Decode(&f)
+	err := decode(content, &f)
 	if errors.Is(err, io.EOF) || err == nil && len(f.Engines) == 0 {
 		return nil, fmt.Errorf("%s:1: no engines; hint: begin the file with `engines:`", name)
 	}
@@ -148,6 +148,16 @@ func readTables(name string, content []byte) ([]Table, error) {
 		return nil, fmt.Errorf("%s:%d: %s", name, placed.GetToken().Position.Line, placed.GetMessage())
 	}
 	return nil, fmt.Errorf("%s: %s", name, strings.SplitN(err.Error(), "\n", 2)[0])
+}
+
+// decode turns a panic of goccy/go-yaml 1.19.2 into an error: it dereferences nil where a tag stands for a list, `paths: !!seq`.
+func decode(content []byte, f *tableFile) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the YAML cannot be read (%v); hint: write lists out, without tags", p)
+		}
+	}()
+	return yaml.NewDecoder(bytes.NewReader(content), yaml.Strict()).Decode(f)
 }
 
 // merge lays tables over others.
