@@ -48,9 +48,9 @@ func LeastSquares(x, y []float64) Line {
 	if sums.syy > 0 {
 		line.R2 = known(max(0, 1-sse/sums.syy))
 	}
-	degrees := float64(sums.points - 2)
-	line.StdErr = known(math.Sqrt(sse / degrees / sums.sxx))
-	half := StudentQuantile((1+confidence)/2, degrees) * line.StdErr
+	degrees := sums.points - 2
+	line.StdErr = known(math.Sqrt(sse / float64(degrees) / sums.sxx))
+	half := twoSided(degrees) * line.StdErr
 	line.Low, line.High = known(line.Slope-half), known(line.Slope+half)
 	return line
 }

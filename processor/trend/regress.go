@@ -112,7 +112,7 @@ func Compare(first, second, y []float64) Comparison {
 		return result
 	}
 	t := williams(r1, r2, zeroIfUnknown(correlation(ab, a, b)), float64(steps))
-	result.Decided = math.Abs(t) >= StudentQuantile((1+confidence)/2, float64(steps-3))
+	result.Decided = math.Abs(t) >= twoSided(steps-3)
 	return result
 }
 

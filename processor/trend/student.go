@@ -1,6 +1,9 @@
 package trend
 
-import "math"
+import (
+	"math"
+	"sync"
+)
 
 // StudentQuantile returns the t below which Student's distribution with the
 // given degrees of freedom has probability p. It is NaN for p outside (0, 1),
@@ -16,6 +19,23 @@ func StudentQuantile(p, degrees float64) float64 {
 	}
 	return upperQuantile(1-p, degrees)
 }
+
+// twoSided returns the half width of a confidence interval, in standard errors,
+// for whole degrees of freedom. Every line needs one, so that the first few are
+// kept.
+func twoSided(degrees int) float64 {
+	if table := quantiles(); degrees >= 0 && degrees < len(table) {
+		return table[degrees]
+	}
+	return StudentQuantile((1+confidence)/2, float64(degrees))
+}
+
+var quantiles = sync.OnceValue(func() (table [128]float64) {
+	for degrees := range table {
+		table[degrees] = StudentQuantile((1+confidence)/2, float64(degrees))
+	}
+	return table
+})
 
 // upperQuantile returns the t >= 0 that is exceeded with probability tail, at
 // most one half.

@@ -26,7 +26,7 @@ func (f *faults) observe(at time.Time, x *event.Xid) {
 func (w *Worker) faultFeatures(at time.Time) {
 	first := w.faults.first
 	if first == nil {
-		for _, g := range w.now.gpus {
+		for _, g := range w.now.cards {
 			if g.device != nil { // where the device is read, its errors are heard: without that no incident would ever end
 				w.flag("xid.application", false)
 				return

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"lowtide/event"
@@ -10,276 +9,337 @@ import (
 	"lowtide/rules/variable"
 )
 
-// call is what was concluded about one series, kept between points.
-type call struct {
-	early, steady bool
-	onset         time.Time
-	growth        trend.Growth
-	proven        bool // level, with four points over three hours that say so
-}
-
 // ids of one series' variables, found once.
 type seriesIDs struct {
 	now, level, growth, low, high, z, early, steady, isLevel, filling, step variable.ID
-	request, abort, errors, token, adapter, hours, hoursLow, hoursHigh      variable.ID
+	per                                                                     [axisCount]variable.ID
+	hours, hoursLow, hoursHigh                                              variable.ID
+}
+
+// The axes of work that growth is compared with, in the order of seriesIDs.per.
+const (
+	perRequest = iota
+	perAbort
+	perError
+	perToken
+	perAdapter
+	axisCount
+)
+
+// along is the work of an axis.
+func (a axes) along(axis int) float64 {
+	switch axis {
+	case perRequest:
+		return a.Requests + a.Cycles
+	case perAbort:
+		return a.Aborts
+	case perError:
+		return a.Errors
+	case perToken:
+		return a.Tokens
+	}
+	return a.Adapters
 }
 
 var ids = func() (all [seriesCount]seriesIDs) {
 	for i, name := range seriesNames {
-		level := "level_bytes"
-		switch i {
-		case kv:
-			level = "level_ratio"
-		case fds, threads, sockets:
-			level = "level_count"
-		}
+		level := "level_" + map[string]string{"bytes": "bytes", "ratio": "ratio", "1": "count"}[units[i]]
 		v := func(field string) variable.ID { return variable.Must(name + "." + field) }
-		all[i] = seriesIDs{v("now"), v(level), v("growth"), v("growth_low"), v("growth_high"), v("z"), v("early"), v("steady"), v("level"), v("filling"),
-			v("step"), v("per_request"), v("per_abort"), v("per_error"), v("per_token"), v("per_adapter"),
+		all[i] = seriesIDs{v("now"), v(level), v("growth"), v("growth_low"), v("growth_high"), v("z"), v("early"), v("steady"), v("level"), v("filling"), v("step"),
+			[axisCount]variable.ID{v("per_request"), v("per_abort"), v("per_error"), v("per_token"), v("per_adapter")},
 			v("hours_to_limit"), v("hours_to_limit_low"), v("hours_to_limit_high")}
 	}
 	return all
 }()
 
-func (w *Worker) identify() {
-	text := func(name, value string) {
-		if value != "" {
-			w.sample.SetString(variable.Must(name), value)
-		}
-	}
-	text("engine", w.Who.GetEngine())
-	text("model", w.Who.GetModel())
-	text("release", w.Who.GetRelease())
-	text("role", w.Who.GetRole())
-	text("cluster", w.Host.GetCluster())
-	text("host", w.Host.GetName())
-	w.sample.SetNumber(variable.Must("rank"), float64(w.Who.GetRank()))
+var pointIDs = struct{ count, hours, matched, inferred, work, cap, kvQuiet, awaitingQuiet, age variable.ID }{
+	variable.Must("quiet.count"), variable.Must("quiet.hours"), variable.Must("quiet.matched"), variable.Must("quiet.inferred"),
+	variable.Must("proof.work"), variable.Must("proof.cap"), variable.Must("kv.quiet"), variable.Must("awaiting.quiet"), variable.Must("age.hours"),
 }
 
-func (w *Worker) set(name string, v float64) { w.sample.SetNumber(variable.Must(name), v) }
-func (w *Worker) flag(name string, v bool)   { w.sample.SetBool(variable.Must(name), v) }
+var identityIDs = struct{ engine, model, release, role, cluster, host, rank variable.ID }{
+	variable.Must("engine"), variable.Must("model"), variable.Must("release"), variable.Must("role"), variable.Must("cluster"), variable.Must("host"), variable.Must("rank"),
+}
 
-// features fills the sample.
-func (w *Worker) features(at time.Time, now levels) {
-	for i := range now {
-		if !math.IsNaN(now[i]) {
-			w.sample.SetNumber(ids[i].now, now[i])
+func (w *Worker) identify() {
+	text := func(id variable.ID, value string) {
+		if value != "" {
+			w.sample.SetString(id, value)
 		}
 	}
-	if !math.IsNaN(now[outside]) {
-		w.beside = now[outside]
+	text(identityIDs.engine, w.Who.GetEngine())
+	text(identityIDs.model, w.Who.GetModel())
+	text(identityIDs.release, w.Who.GetRelease())
+	text(identityIDs.role, w.Who.GetRole())
+	text(identityIDs.cluster, w.Host.GetCluster())
+	text(identityIDs.host, w.Host.GetName())
+	w.sample.SetNumber(identityIDs.rank, float64(w.Who.GetRank()))
+}
+
+// basis is what the calls depend on, beside the points themselves.
+type basis struct {
+	changed bits // columns whose points changed since they were judged
+	window  bool // a window of matched load was completed
+	ooms    int
+	ready   time.Time
+	config  *event.Config
+	columns int
+}
+
+// features fills the sample.
+func (w *Worker) features(at time.Time) {
+	w.newest()
+	if w.basis.ooms != len(w.ooms.times) || w.basis.ready != w.ready || w.basis.config != w.Config || w.basis.columns != len(w.level) {
+		w.basis.changed, w.basis.window = everyBit, true
+		w.basis.ooms, w.basis.ready, w.basis.config, w.basis.columns = len(w.ooms.times), w.ready, w.Config, len(w.level)
 	}
-	if basis := (basis{w.quiet.version, len(w.ooms.times), w.ready, w.Config}); basis != w.basis {
-		w.basis = basis // nothing else can change what quiet points say
-		w.judgePoints()
+	if w.basis.changed.any() || w.basis.window {
+		w.judgePoints(w.basis.changed)
+		w.basis.changed, w.basis.window = bits{}, false
 	}
+	w.qualityFeatures()
 	w.loadFeatures(at)
 	w.oomFeatures(at)
 	w.faultFeatures(at)
 	w.headroom()
+	w.capacity()
+	w.imminent(at)
 	start := w.First
 	if s := w.Who.GetStartTime(); s != nil && s.AsTime().Before(start) {
 		start = s.AsTime()
 	}
-	w.set("age.hours", at.Sub(start).Hours())
+	w.sample.SetNumber(pointIDs.age, at.Sub(start).Hours())
 }
 
-// basis is all that judgePoints depends on.
-type basis struct {
-	points, ooms int
-	ready        time.Time
-	config       *event.Config
+// newest sets the values as they were read; of several GPUs that of the one that leads.
+func (w *Worker) newest() {
+	for i := range seriesCount {
+		if v := w.value(w.leading(i)); !math.IsNaN(v) {
+			w.sample.SetNumber(ids[i].now, v)
+		}
+	}
 }
 
-func (w *Worker) judgePoints() {
-	points := w.quiet.comparables(w.warm())
-	for i := range w.calls {
-		w.series(i, points)
+// leading is the column that speaks for a series: of several GPUs the one whose growth was called, else the one that grows most.
+func (w *Worker) leading(series int) int {
+	if series >= deviceSeries || len(w.now.cards) < 2 {
+		return column(series, 0)
 	}
-	w.set("quiet.count", float64(len(points)))
-	if len(points) > 0 {
-		w.set("quiet.hours", points[len(points)-1].at.Sub(points[0].at).Hours())
+	best, rank := 0, math.Inf(-1)
+	for i := range w.now.cards {
+		if c := column(series, i); c < len(w.calls) {
+			r := zeroIfUnknown(w.calls[c].Growth.Low)
+			if w.calls[c].called() {
+				r = math.MaxFloat64
+			}
+			if r > rank {
+				best, rank = i, r
+			}
+		}
 	}
-	w.flag("quiet.matched", false)
-	w.flag("quiet.inferred", w.now.engine == nil && w.marks.said)
+	return column(series, best)
+}
+
+// judgePoints judges the series whose points changed: at quiet points where there are any of late, else at matched load.
+func (w *Worker) judgePoints(changed bits) {
 	w.residues()
-	w.movers(points)
-}
-
-// columns returns hours and levels of one series, and the noise: the larger of the floor and the median spread inside points.
-func columns(series int, points []*point) (x, y []float64, sigma float64) {
-	var spreads []float64
-	for _, p := range points {
-		if math.IsNaN(p.low[series]) {
+	points := w.points()
+	matched := w.busyToo(points)
+	w.sample.SetBool(pointIDs.matched, matched)
+	w.sample.SetBool(pointIDs.inferred, w.now.engine == nil && len(w.quiet.Points) > 0)
+	count, hours := len(points), 0.0
+	if count > 0 {
+		hours = points[count-1].At.Sub(points[0].At).Hours()
+		w.movers(points)
+	}
+	at := desks.Get().(*desk)
+	defer desks.Put(at)
+	for c := range w.calls {
+		series, _ := seriesOf(c)
+		if matched {
+			if s, ok := w.match.levels(series, c, len(w.level), w.warm()); ok && w.basis.window {
+				w.calls[c].judge(series, s, w, &at.Scratch)
+				if count = len(s.Hours); count > 0 {
+					hours = s.Hours[count-1]
+				}
+			}
 			continue
 		}
-		x = append(x, p.at.Sub(points[0].at).Hours())
-		y = append(y, p.low[series])
-		spreads = append(spreads, p.high[series]-p.low[series])
+		if changed.has(c) {
+			of := points
+			if series == graphs {
+				of = w.quiet.comparables(nil, w.warm(), (*point).alike)
+			}
+			at.sight.take(series, c, of)
+			w.calls[c].judge(series, at.sight, w, &at.Scratch)
+		}
 	}
-	sigma = floors[series]
-	if len(spreads) > 0 {
-		sigma = max(sigma, trend.Median(spreads))
+	w.sample.SetNumber(pointIDs.count, float64(count))
+	w.sample.SetNumber(pointIDs.hours, hours)
+	for i := range seriesCount {
+		w.publish(i)
 	}
-	return x, y, sigma
+	w.proofs()
 }
 
-// levelFloor is the growth per hour under which a series counts as proven level.
-func levelFloor(series int) float64 {
-	switch series {
-	case kv:
-		return 0.01
-	case fds, threads, sockets:
-		return 4
-	}
-	return 5 << 20
+// points are the quiet points after warm-up that are comparable to the newest one, oldest first.
+func (w *Worker) points() []*point {
+	return w.quiet.comparables(nil, w.warm(), (*point).comparable)
 }
 
-func (w *Worker) series(i int, points []*point) {
-	c := &w.calls[i]
+// busyToo says that quiet points are missing, or long past, so that a busy worker is compared with itself at the same load.
+func (w *Worker) busyToo(points []*point) bool {
+	if len(w.match.Work) < matchCells {
+		return false
+	}
+	return len(points) == 0 || w.tick.Sub(points[len(points)-1].At).Hours() > trend.CallHours
+}
+
+// take makes s one column of quiet points, with the noise: the larger of the floor and the median spread inside points.
+func (s *sight) take(series, column int, points []*point) {
+	s.Hours, s.Level, s.Work, s.Sigma = s.Hours[:0], s.Level[:0], s.Work[:0], floors[series]
 	if len(points) == 0 {
 		return
 	}
-	x, y, sigma := columns(i, points)
-	if len(x) == 0 {
-		return
-	}
-	id := ids[i]
-	w.sample.SetNumber(id.level, y[len(y)-1])
-	c.growth = trend.Measure(x, y, sigma)
-	w.sample.SetNumber(id.growth, c.growth.Slope)
-	w.sample.SetNumber(id.low, c.growth.Low)
-	w.sample.SetNumber(id.high, c.growth.High)
-	w.sample.SetNumber(id.z, c.growth.Z)
-	if c.growth.Level.Known() {
-		w.sample.SetBool(id.isLevel, c.growth.Level.Level())
-	}
-	early := trend.Early(x, y, sigma, trend.CallHours)
-	w.sample.SetBool(id.step, early.Step > 8*sigma && early.Rise-early.Step < 8*sigma && early.Lacking != trend.Met)
-	filling := w.filling(y, sigma)
-	w.sample.SetBool(id.filling, filling)
-	called := early.Called || w.calledBeforeOOM(i, points)
-	if called && !c.early && !c.steady {
-		c.onset = points[0].at
-	}
-	c.early = c.early || called
-	if trend.Steady(x, y, sigma, 0, trend.CallHours).Called {
-		if !c.early && !c.steady {
-			c.onset = points[0].at
-		}
-		c.steady = true
-	}
-	c.proven = levelNow(x, y, sigma, levelFloor(i))
-	if c.proven {
-		c.early, c.steady = false, false
-	}
-	w.sample.SetBool(id.early, c.early)
-	w.sample.SetBool(id.steady, c.steady)
-	if c.growth.Low > 0 {
-		w.perWork(i, points)
-		return
-	}
-	for _, per := range []variable.ID{id.request, id.abort, id.errors, id.token} {
-		w.sample.Unset(per)
-	}
-}
-
-// levelNow is the proof that growth ended: the last four or more points, over three hours, whose upper bound of growth is under
-// the floor.
-func levelNow(x, y []float64, sigma, floor float64) bool {
-	last := len(x) - 1
-	from := last
-	for from > 0 && x[last]-x[from] < trend.CallHours {
-		from--
-	}
-	if len(x)-from < 4 || x[last]-x[from] < trend.CallHours-1.0/12 {
-		return false
-	}
-	g := trend.LeastSquares(x[from:], y[from:])
-	return g.High < floor
-}
-
-// calledBeforeOOM judges the points before the first OOM without the three hours: an OOM ends the wait.
-func (w *Worker) calledBeforeOOM(i int, points []*point) bool {
-	if len(w.ooms.times) == 0 {
-		return false
-	}
-	var before []*point
+	s.From = points[0].At
+	spreads := make([]float64, 0, maxPoints)
 	for _, p := range points {
-		if p.at.Before(w.ooms.times[0]) {
-			before = append(before, p)
-		}
-	}
-	x, y, sigma := columns(i, before)
-	return trend.Early(x, y, sigma, 0).Called
-}
-
-// filling says that the growth since the first point still fits into the caches that the worker declared.
-func (w *Worker) filling(y []float64, sigma float64) bool {
-	caps := w.declaredCaps()
-	return caps > 0 && y[len(y)-1]-y[0] <= caps*1.05+4*sigma
-}
-
-func (w *Worker) declaredCaps() (sum float64) {
-	for _, c := range w.Config.GetDeclaredCaches() {
-		sum += float64(c.GetCapBytes())
-	}
-	return sum
-}
-
-// perWork sets the slopes against work. Proof wants more than a fit, since any two running totals fit each other: the steps of
-// the series must follow the steps of the work better than the passing of time.
-func (w *Worker) perWork(i int, points []*point) {
-	id := ids[i]
-	hours := make([]float64, 0, len(points))
-	for _, p := range points {
-		hours = append(hours, p.at.Sub(points[0].at).Hours())
-	}
-	proof := false
-	for _, axis := range []struct {
-		id variable.ID
-		of func(*point) float64
-	}{
-		{id.request, func(p *point) float64 { return p.finished + p.aborted }}, {id.abort, func(p *point) float64 { return p.aborted }},
-		{id.errors, func(p *point) float64 { return p.errors }}, {id.token, func(p *point) float64 { return p.tokens }},
-	} {
-		work, y := make([]float64, 0, len(points)), make([]float64, 0, len(points))
-		for _, p := range points {
-			work, y = append(work, axis.of(p)), append(y, p.low[i])
-		}
-		fit := trend.Regress(work, y)
-		if !fit.Significant {
-			w.sample.Unset(axis.id)
+		low := at(p.Low, column)
+		if math.IsNaN(low) {
 			continue
 		}
-		w.sample.SetNumber(axis.id, fit.Slope)
-		if better := trend.Compare(hours, work, y); fit.Slope > 0 && better.Better == trend.SecondAxis && better.Decided {
-			proof = true
-		}
+		s.Hours = append(s.Hours, p.At.Sub(s.From).Hours())
+		s.Level = append(s.Level, low)
+		s.Work = append(s.Work, p.Work)
+		spreads = append(spreads, at(p.High, column)-low)
 	}
-	if i == live || i == outside || i == anon {
-		if c := w.calls[i]; c.early || c.steady {
-			w.flag("proof.work", proof)
-			if caps := w.declaredCaps(); caps > 0 {
-				w.flag("proof.cap", !w.filling([]float64{points[0].low[i], points[len(points)-1].low[i]}, floors[i]))
-			}
+	if len(spreads) > 0 {
+		s.Sigma = max(s.Sigma, trend.Median(spreads))
+	}
+}
+
+// publish sets what was concluded about a series.
+func (w *Worker) publish(series int) {
+	at := w.leading(series)
+	if at >= len(w.calls) {
+		return
+	}
+	c, id := &w.calls[at], &ids[series]
+	if c.Points == 0 {
+		return
+	}
+	s := w.sample
+	s.SetNumber(id.level, c.Level)
+	s.SetNumber(id.growth, c.Growth.Slope)
+	s.SetNumber(id.low, c.Growth.Low)
+	s.SetNumber(id.high, c.Growth.High)
+	s.SetNumber(id.z, c.Growth.Z)
+	if c.Growth.Level.Known() {
+		s.SetBool(id.isLevel, c.Growth.Level.Level())
+	}
+	s.SetBool(id.step, c.Step)
+	s.SetBool(id.filling, c.Filling)
+	s.SetBool(id.early, c.Early)
+	s.SetBool(id.steady, c.Steady)
+	for axis, v := range c.Per {
+		s.SetNumber(id.per[axis], v) // NaN is unknown
+	}
+}
+
+// proofs sets the second axes that one worker can show by itself, about the first of its series that was called.
+func (w *Worker) proofs() {
+	for _, series := range [...]int{live, outside, graphs, awaiting, pinned, anon, fds, threads, sockets} {
+		at := w.leading(series)
+		if at >= len(w.calls) || !w.calls[at].called() {
+			continue
 		}
+		c := &w.calls[at]
+		w.sample.SetBool(pointIDs.work, c.Work)
+		if w.caches(series) > 0 {
+			w.sample.SetBool(pointIDs.cap, !c.Filling)
+		}
+		return
 	}
 }
 
 // Called says whether growth of the series was called, and since when it grew.
 func (w *Worker) Called(series string) (onset time.Time, called bool) {
-	c := w.call(series)
-	return c.onset, c.early || c.steady
+	if c := w.call(series); c != nil {
+		return c.Onset, c.called()
+	}
+	return time.Time{}, false
 }
 
-// Proven says whether the series is proven level: four comparable quiet points over three hours.
-func (w *Worker) Proven(series string) bool { return w.call(series).proven }
-
-// call is empty for a series that does not exist.
-func (w *Worker) call(series string) call {
-	if i := slices.Index(seriesNames[:], series); i >= 0 {
-		return w.calls[i]
+// Proven says whether the series is proven level, on every GPU: four comparable quiet points over three hours; and the proof in a
+// sentence.
+func (w *Worker) Proven(series string) (sentence string, proven bool) {
+	i := seriesIndex(series)
+	if i < 0 {
+		return "", false
 	}
-	return call{}
+	for card := range max(1, len(w.now.cards)) {
+		c := column(i, card)
+		if c >= len(w.calls) || !w.calls[c].Proven {
+			return "", false
+		}
+		sentence = w.calls[c].proof(i)
+		if i >= deviceSeries {
+			break
+		}
+	}
+	return sentence, true
+}
+
+// Slope returns the growth that the calls are made on.
+func (w *Worker) Slope(series string) (trend.Growth, bool) {
+	if c := w.call(series); c != nil && c.Points > 0 {
+		return c.Growth, true
+	}
+	return trend.Growth{}, false
+}
+
+// Points is how many comparable points the calls rest on.
+func (w *Worker) Points() int {
+	n, _ := w.sample.Number(pointIDs.count)
+	return int(n)
+}
+
+// Level returns the newest value of a series, and whether it was read.
+func (w *Worker) Level(series string) (float64, bool) {
+	i := seriesIndex(series)
+	if i < 0 {
+		return 0, false
+	}
+	return w.sample.Number(ids[i].now)
+}
+
+// Card is the GPU whose memory speaks for a series, "" for those of the process.
+func (w *Worker) Card(series string) string {
+	i := seriesIndex(series)
+	if i < 0 || i >= deviceSeries {
+		return ""
+	}
+	if _, card := seriesOf(w.leading(i)); card >= 0 && card < len(w.now.cards) {
+		return w.now.cards[card].uuid
+	}
+	return ""
+}
+
+func seriesIndex(name string) int {
+	for i, n := range seriesNames {
+		if n == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// call is nil for a series that does not exist or was never read.
+func (w *Worker) call(series string) *call {
+	if i := seriesIndex(series); i >= 0 {
+		if c := w.leading(i); c < len(w.calls) {
+			return &w.calls[c]
+		}
+	}
+	return nil
 }

@@ -67,7 +67,7 @@ func TestLevelMemoryIsNeverCalled(t *testing.T) {
 	if called, known := w.Sample().Bool(variable.Must("live.early")); called || !known {
 		t.Errorf("high and level memory: early is %v (known %v)", called, known)
 	}
-	if !w.Proven("live") {
+	if _, proven := w.Proven("live"); !proven {
 		t.Error("twelve level hours prove nothing")
 	}
 }
@@ -78,7 +78,7 @@ func TestAnIdleWorkerGivesOnePointAnHour(t *testing.T) {
 		tick(w, time.Duration(minute)*time.Minute, gib, 0, 1)
 	}
 	w.Close()
-	if n := len(w.quiet.points); n < 5 || n > 6 {
+	if n := len(w.quiet.Points); n < 5 || n > 6 {
 		t.Errorf("%d points in five idle hours", n)
 	}
 }
@@ -93,7 +93,7 @@ func TestOneSampleIsNoQuietPoint(t *testing.T) {
 		tick(w, time.Duration(minute)*time.Minute, gib, running, minute)
 	}
 	w.Close()
-	if n := len(w.quiet.points); n != 0 {
+	if n := len(w.quiet.Points); n != 0 {
 		t.Errorf("%d points from single samples", n)
 	}
 }
@@ -104,7 +104,7 @@ func TestUnknownLoadIsNeitherQuietNorBusy(t *testing.T) {
 		w.Apply(&event.Event{Time: timestamppb.New(start.Add(time.Duration(minute) * time.Minute)), Host: host, Worker: who, Engine: &event.Engine{KvUsage: event.Ptr(0.1)}})
 	}
 	w.Close()
-	if len(w.quiet.points) != 0 || w.Sample().Known(variable.Must("running.now")) {
+	if len(w.quiet.Points) != 0 || w.Sample().Known(variable.Must("running.now")) {
 		t.Error("an engine that does not say what runs was taken for quiet")
 	}
 }

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -12,52 +13,56 @@ const maxMarks = 64
 
 // marks are what a worker without metrics says about itself: that it has work, that all of it is done.
 type marks struct {
-	waiting []mark // of ticks that are not closed yet
-	said    bool
-	busy    bool
-	cycles  uint64 // times that it became busy: the only progress that such a worker shows
+	Waiting []mark // of ticks that are not closed yet
+	Said    bool
+	Busy    bool
 }
 
 type mark struct {
-	at   time.Time
-	busy bool
+	At   time.Time
+	Busy bool
 }
 
-func (m *marks) note(at time.Time, e *event.Mark) {
+func (m *marks) note(moment time.Time, e *event.Mark) {
 	if e.Kind != "busy" && e.Kind != "quiet" {
 		return
 	}
-	if len(m.waiting) == maxMarks {
-		m.waiting = slices.Delete(m.waiting, 0, 1)
+	if len(m.Waiting) == maxMarks {
+		m.Waiting = slices.Delete(m.Waiting, 0, 1)
 	}
-	m.waiting = append(m.waiting, mark{at, e.Kind == "busy"})
+	m.Waiting = append(m.Waiting, mark{moment, e.Kind == "busy"})
 }
 
 // until applies the marks up to the tick's moment. One that came later says nothing about it, though it has arrived before the
-// tick was closed.
-func (m *marks) until(tick time.Time) {
-	for len(m.waiting) > 0 && !m.waiting[0].at.After(tick) {
-		next := m.waiting[0]
-		m.waiting = m.waiting[1:]
-		if next.busy && !m.busy {
-			m.cycles++
+// tick was closed. It returns how often the worker became busy.
+func (m *marks) until(tick time.Time) (cycles float64) {
+	for len(m.Waiting) > 0 && !m.Waiting[0].At.After(tick) {
+		next := m.Waiting[0]
+		m.Waiting = slices.Delete(m.Waiting, 0, 1)
+		if next.Busy && !m.Busy {
+			cycles++
 		}
-		m.said, m.busy = true, next.busy
+		m.Said, m.Busy = true, next.Busy
 	}
+	return cycles
 }
 
-// reading stands in for an engine's numbers where no engine gives any: something runs, or nothing does. It is nil when nothing
-// was marked, or an engine knows better, or this tick holds no memory to compare.
-func (m *marks) reading(tick time.Time, r *reading) *reading {
-	m.until(tick)
-	if !m.said || r.engine != nil || !r.freshAllocator && !r.freshProcess {
-		return nil
+// inferred is quiet by its looks: a GPU that does nothing and memory that does not move, where nobody says what runs.
+type inferred struct {
+	Allocated float64 // at the last tick; NaN before
+	Busy      bool
+}
+
+func (i *inferred) observe(allocated, utilization float64) (doing activity, became bool) {
+	before := i.Allocated
+	i.Allocated = allocated
+	if math.IsNaN(utilization) || math.IsNaN(allocated) || math.IsNaN(before) {
+		return unclear, false
 	}
-	marked := *r
-	running, cycles := uint64(0), m.cycles
-	if m.busy {
-		running = 1
+	was := i.Busy
+	i.Busy = utilization > 0 || allocated != before
+	if i.Busy {
+		return working, !was
 	}
-	marked.engine = &event.Engine{Running: &running, Waiting: event.Ptr(uint64(0)), FinishedTotal: &cycles}
-	return &marked
+	return idle, false
 }

@@ -7,40 +7,12 @@ import (
 	"lowtide/event"
 )
 
-// The series of vocabulary.md, in the order of the arrays that hold them.
-const (
-	live = iota
-	awaiting
-	cached
-	inactiveSplit
-	outside
-	orphan
-	kv
-	anon
-	pinned
-	fds
-	threads
-	sockets
-	seriesCount
-)
+// maxCards bounds the GPUs of one process; a host has sixteen at most, MIG instances included it may have more.
+const maxCards = 64
 
-var seriesNames = [seriesCount]string{"live", "awaiting", "cached", "inactive_split", "outside", "orphan", "kv", "anon", "pinned", "fds", "threads", "sockets"}
-
-// floors are the smallest noise that is believed: 4 MiB (two quanta of the driver), 4 handles, 1 % of the KV pool.
-var floors = [seriesCount]float64{live: 4 << 20, awaiting: 4 << 20, cached: 4 << 20, inactiveSplit: 4 << 20, outside: 4 << 20, orphan: 4 << 20,
-	kv: 0.01, anon: 4 << 20, pinned: 4 << 20, fds: 4, threads: 4, sockets: 4}
-
-// levels are the values of all series at one moment; NaN is not read.
-type levels [seriesCount]float64
-
-func unknownLevels() (l levels) {
-	for i := range l {
-		l[i] = math.NaN()
-	}
-	return l
-}
-
-type gpuReading struct {
+// card is the newest word about one of the worker's GPUs.
+type card struct {
+	uuid      string // "" while nobody has named it
 	allocator *event.Allocator
 	process   *event.GpuProcess
 	device    *event.Gpu
@@ -48,47 +20,51 @@ type gpuReading struct {
 
 // reading is the newest word of every sensor. What a sensor did not say in this tick is not part of the tick's levels.
 type reading struct {
-	gpus     map[string]*gpuReading
+	cards    []card
 	engine   *event.Engine
 	engineAt time.Time
 	process  *event.Process
 
-	freshAllocator, freshGPU, freshProcess, freshEngine bool
+	freshAllocator, freshGPU, freshDevice, freshProcess, freshEngine bool
 }
 
 func (r *reading) takes(e *event.Event) bool {
 	return e.Allocator != nil || e.GpuProcess != nil || e.Gpu != nil || e.Engine != nil || e.Process != nil
 }
 
-func (r *reading) gpu(uuid string, who *event.Worker) *gpuReading {
+// card finds the GPU of a reading. One that does not say which is the worker's only one, or the unnamed one.
+func (r *reading) card(uuid string, who *event.Worker) *card {
 	if uuid == "" && len(who.GetGpuUuids()) == 1 {
 		uuid = who.GpuUuids[0]
 	}
-	g := r.gpus[uuid]
-	if g == nil {
-		g = new(gpuReading)
-		r.gpus[uuid] = g
-	}
-	if unnamed := r.gpus[""]; unnamed != nil && uuid != "" && len(who.GetGpuUuids()) == 1 {
-		delete(r.gpus, "") // it was this one, before anybody knew its name
-		if g.allocator == nil {
-			g.allocator = unnamed.allocator
+	for i := range r.cards {
+		if c := &r.cards[i]; c.uuid == uuid || c.uuid == "" && len(who.GetGpuUuids()) <= 1 {
+			c.uuid = uuid // it was this one, before anybody knew its name
+			return c
 		}
 	}
-	return g
+	if uuid == "" && len(r.cards) == 1 && who.GetGpuUuids() == nil {
+		return &r.cards[0]
+	}
+	if len(r.cards) == maxCards {
+		return &r.cards[maxCards-1]
+	}
+	r.cards = append(r.cards, card{uuid: uuid})
+	return &r.cards[len(r.cards)-1]
 }
 
 // apply takes a sensor's word. Who is what is known of the worker by now, which may be more than the event says.
 func (r *reading) apply(e *event.Event, who *event.Worker) {
 	switch {
 	case e.Allocator != nil:
-		r.gpu(e.Allocator.GpuUuid, who).allocator = e.Allocator
+		r.card(e.Allocator.GpuUuid, who).allocator = e.Allocator
 		r.freshAllocator = true
 	case e.GpuProcess != nil:
-		r.gpu(e.GpuProcess.GpuUuid, who).process = e.GpuProcess
+		r.card(e.GpuProcess.GpuUuid, who).process = e.GpuProcess
 		r.freshGPU = true
 	case e.Gpu != nil:
-		r.gpu(e.Gpu.Uuid, nil).device = e.Gpu
+		r.card(e.Gpu.Uuid, who).device = e.Gpu
+		r.freshDevice = true
 	case e.Engine != nil:
 		r.engine, r.engineAt, r.freshEngine = e.Engine, e.At(), true
 	case e.Process != nil:
@@ -97,70 +73,74 @@ func (r *reading) apply(e *event.Event, who *event.Worker) {
 }
 
 func (r *reading) endTick() {
-	r.freshAllocator, r.freshGPU, r.freshProcess, r.freshEngine = false, false, false, false
+	r.freshAllocator, r.freshGPU, r.freshDevice, r.freshProcess, r.freshEngine = false, false, false, false, false
 }
 
-// levels computes the residuals of the memory identity, summed over the worker's GPUs:
-// process used = reserved + outside; reserved = active + cached; active = live + awaiting (vocabulary.md).
-func (r *reading) levels() levels {
-	l := unknownLevels()
-	var allocated, active, reserved, split, used, pin total
-	for _, g := range r.gpus {
-		if a := g.allocator; a != nil && r.freshAllocator {
-			allocated.add(a.AllocatedBytes)
-			active.add(a.ActiveBytes)
-			reserved.add(a.ReservedBytes)
+// levels writes the residuals of the memory identity, per GPU, into dst and returns it; NaN is what this tick did not read:
+// process used = reserved + outside; reserved = active + cached; active = live + awaiting (vocabulary.md). dst is a column's value
+// each and grows with the GPUs.
+func (r *reading) levels(dst []float64) []float64 {
+	dst = dst[:0]
+	for range columnsOf(len(r.cards)) {
+		dst = append(dst, math.NaN())
+	}
+	pin := math.NaN()
+	for i := range r.cards {
+		c, of := &r.cards[i], dst[column(0, i):]
+		reserved := math.NaN()
+		if a := c.allocator; a != nil && r.freshAllocator {
+			allocated, active := number(a.AllocatedBytes), number(a.ActiveBytes)
+			reserved = number(a.ReservedBytes)
+			of[live], of[awaiting], of[cached] = allocated, active-allocated, reserved-active
 			if !a.GetExpandableSegments() {
-				split.add(a.InactiveSplitBytes)
+				of[inactiveSplit] = number(a.InactiveSplitBytes)
 			}
-			pin.add(a.PinnedAllocatedBytes)
+			of[graphs] = number(a.PrivatePoolBytes)
+			// The host allocator is one for the process: each GPU's line repeats it.
+			if v := number(a.PinnedAllocatedBytes); !(v <= pin) && !math.IsNaN(v) {
+				pin = v
+			}
 		}
-		if p := g.process; p != nil && r.freshGPU {
-			used.add(p.UsedBytes)
+		if p := c.process; p != nil && r.freshGPU {
+			of[outside] = number(p.UsedBytes) - reserved
 		}
 	}
-	l[live] = allocated.value()
-	l[awaiting] = active.value() - allocated.value()
-	l[cached] = reserved.value() - active.value()
-	l[inactiveSplit] = split.value()
-	l[outside] = used.value() - reserved.value()
 	if e := r.engine; e != nil && r.freshEngine && e.KvUsage != nil {
-		l[kv] = *e.KvUsage - e.GetKvEvictable()
+		dst[column(kv, 0)] = *e.KvUsage - e.GetKvEvictable()
 	}
-	if p := r.process; p != nil && r.freshProcess {
-		r.host(&l, p, pin.value())
-	} else {
-		l[pinned] = pin.value()
+	dst[column(pinned, 0)] = pin
+	if r.process != nil && r.freshProcess {
+		r.host(dst, pin)
 	}
-	return l
+	return dst
 }
 
 // host fills the series of the host process. Swap counts, since a swapped leak leaves RSS flat.
-func (r *reading) host(l *levels, p *event.Process, pin float64) {
-	l[pinned] = pin
+func (r *reading) host(dst []float64, pin float64) {
+	p := r.process
 	if math.IsNaN(pin) {
-		l[pinned] = number(p.PinnedKernelBytes)
+		pin = number(p.PinnedKernelBytes)
 	}
-	locked := l[pinned]
-	if math.IsNaN(locked) {
-		locked = 0
+	dst[column(pinned, 0)] = pin
+	if math.IsNaN(pin) {
+		pin = 0
 	}
 	switch {
 	case p.AnonBytes != nil:
-		l[anon] = float64(*p.AnonBytes) + float64(p.GetSwapBytes()) - locked
+		dst[column(anon, 0)] = float64(*p.AnonBytes) + float64(p.GetSwapBytes()) - pin
 	case p.RssBytes != nil:
-		l[anon] = float64(*p.RssBytes) - locked
+		dst[column(anon, 0)] = float64(*p.RssBytes) - pin
 	}
-	l[fds], l[threads], l[sockets] = number(p.Fds), number(p.Threads), number(p.SocketsCloseWait)
+	dst[column(fds, 0)], dst[column(threads, 0)], dst[column(sockets, 0)] = number(p.Fds), number(p.Threads), number(p.SocketsCloseWait)
 }
 
 // oomsTotal is the allocator's own count over all GPUs, nil when no allocator keeps one.
 func (r *reading) oomsTotal() *uint64 {
 	var sum uint64
 	var known bool
-	for _, g := range r.gpus {
-		if g.allocator != nil && g.allocator.OomsTotal != nil {
-			sum += *g.allocator.OomsTotal
+	for i := range r.cards {
+		if a := r.cards[i].allocator; a != nil && a.OomsTotal != nil {
+			sum += *a.OomsTotal
 			known = true
 		}
 	}
@@ -170,23 +150,29 @@ func (r *reading) oomsTotal() *uint64 {
 	return &sum
 }
 
-type total struct {
-	sum   float64
-	known bool
+// utilization is that of the busiest of the worker's GPUs, NaN when none says.
+func (r *reading) utilization() float64 {
+	most := math.NaN()
+	for i := range r.cards {
+		if d := r.cards[i].device; d != nil && d.Utilization != nil && !(*d.Utilization <= most) {
+			most = *d.Utilization
+		}
+	}
+	return most
 }
 
-func (t *total) add(v *uint64) {
-	if v != nil {
-		t.sum += float64(*v)
-		t.known = true
+// allocated is what PyTorch holds live on all GPUs, NaN when no allocator says.
+func (r *reading) allocated() float64 {
+	sum := math.NaN()
+	for i := range r.cards {
+		if a := r.cards[i].allocator; a != nil && a.AllocatedBytes != nil {
+			if math.IsNaN(sum) {
+				sum = 0
+			}
+			sum += float64(*a.AllocatedBytes)
+		}
 	}
-}
-
-func (t total) value() float64 {
-	if !t.known {
-		return math.NaN()
-	}
-	return t.sum
+	return sum
 }
 
 func number(v *uint64) float64 {

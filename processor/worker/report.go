@@ -1,10 +1,12 @@
 package worker
 
 import (
+	"fmt"
 	"time"
 
 	"lowtide/event"
 	"lowtide/processor/trend"
+	"lowtide/rules/variable"
 )
 
 // Report is what one worker looks like to a person: plain values, nothing formatted. What is not known is NaN, zero time or "".
@@ -56,4 +58,165 @@ type SeriesReport struct {
 type Dot struct {
 	At    time.Time
 	Value float64
+}
+
+// Report returns all that a person may want to see of the worker.
+func (w *Worker) Report() Report {
+	word, why := w.verdict()
+	r := Report{Key: w.Key, Slot: w.Slot, Instance: w.Instance, Who: w.Who, Host: w.Host, Config: w.Config, First: w.First, Last: w.Last, Ready: w.ready,
+		Verdict: word, Why: why, Cards: w.cardReports(), Missing: w.Missing(), Quality: w.quality.remarks(w.counters.Resets)}
+	points := w.points()
+	r.Quiet.Count = w.Points()
+	r.Quiet.Hours, _ = w.sample.Number(pointIDs.hours)
+	r.Quiet.Matched, _ = w.sample.Bool(pointIDs.matched)
+	r.Quiet.Inferred, _ = w.sample.Bool(pointIDs.inferred)
+	if n := len(points); n > 0 {
+		r.Quiet.Newest = points[n-1].At
+	}
+	for i := range seriesCount {
+		for card := range max(1, len(w.now.cards)) {
+			if s, ok := w.seriesReport(i, card, points, r.Quiet.Matched); ok {
+				r.Series = append(r.Series, s)
+			}
+			if i >= deviceSeries {
+				break
+			}
+		}
+	}
+	r.Lacking = w.lacking(points)
+	return r
+}
+
+func (w *Worker) seriesReport(series, card int, points []*point, matched bool) (s SeriesReport, ok bool) {
+	c := column(series, card)
+	trace := w.trace.dots(c)
+	if len(trace) == 0 || c >= len(w.calls) {
+		return s, false
+	}
+	of := &w.calls[c]
+	s = SeriesReport{Name: seriesNames[series], Unit: units[series], Now: trace[len(trace)-1].Value, Level: of.Level, Growth: of.Growth, Called: of.called(),
+		Onset: of.Onset, Trace: trace, HoursLow: nan, HoursHigh: nan}
+	if v := w.value(c); v == v {
+		s.Now = v
+	}
+	if series < deviceSeries && card < len(w.now.cards) {
+		s.GPU = w.now.cards[card].uuid
+	}
+	if judged[series] && !s.Called {
+		s.Lacking = of.Lacking.String()
+	}
+	if c == w.leading(series) {
+		if low, known := w.sample.Number(ids[series].hoursLow); known {
+			s.HoursLow = low
+			s.HoursHigh, _ = w.sample.Number(ids[series].hoursHigh)
+		}
+	}
+	if matched {
+		if seen, ok := w.match.levels(series, c, len(w.level), w.warm()); ok {
+			for i, h := range seen.Hours {
+				s.Points = append(s.Points, Dot{At: seen.From.Add(time.Duration(h * float64(time.Hour))), Value: seen.Level[i]})
+			}
+		}
+		return s, true
+	}
+	for _, p := range points {
+		if v := at(p.Low, c); v == v {
+			s.Points = append(s.Points, Dot{At: p.At, Value: v})
+		}
+	}
+	return s, true
+}
+
+func (w *Worker) cardReports() (out []CardReport) {
+	for i := range w.now.cards {
+		c := &w.now.cards[i]
+		r := CardReport{UUID: c.uuid, Total: nan, Used: nan, Free: nan, Reserved: nan, Live: nan, Cached: nan, Awaiting: nan, Outside: nan, Limit: nan, Headroom: nan}
+		if c.device != nil {
+			r.Total, r.Free = number(c.device.TotalBytes), number(c.device.FreeBytes)
+		}
+		if c.process != nil {
+			r.Used = number(c.process.UsedBytes)
+		}
+		if a := c.allocator; a != nil {
+			active := number(a.ActiveBytes)
+			r.Live, r.Reserved, r.Limit = number(a.AllocatedBytes), number(a.ReservedBytes), number(a.LimitBytes)
+			r.Cached, r.Awaiting, r.Outside = r.Reserved-active, active-r.Live, r.Used-r.Reserved
+		}
+		if v, known := w.sample.Number(headroomIDs.bytes); known {
+			r.Headroom = v
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// lacking says what would make the verdict surer.
+func (w *Worker) lacking(points []*point) (out []string) {
+	if n := w.Points(); n < 4 {
+		out = append(out, fmt.Sprintf("%d more comparable quiet points (%d of 4)", 4-n, n))
+	}
+	if hours, _ := w.sample.Number(pointIDs.hours); hours < trend.CallHours && len(points) > 0 {
+		out = append(out, fmt.Sprintf("quiet points over %.0f hours (%.1f so far)", trend.CallHours, hours))
+	}
+	if matched, _ := w.sample.Bool(pointIDs.matched); matched {
+		out = append(out, "a moment in which the worker drains: it is compared with itself at the same load only")
+	}
+	if inferred, _ := w.sample.Bool(pointIDs.inferred); inferred {
+		out = append(out, "the engine's metrics, or the probe's busy() and idle(): quiet is only inferred")
+	}
+	for _, i := range bySeries {
+		c := w.leadingCall(i)
+		if c == nil || !c.called() {
+			continue
+		}
+		if !c.Work {
+			out = append(out, "a second axis for "+seriesNames[i]+": growth that follows requests or aborts better than time, a peer of another release that does not grow, or the same slope after a restart")
+		}
+	}
+	return out
+}
+
+// remarks are what is wrong with the data, in sentences.
+func (q *quality) remarks(resets int) (out []string) {
+	if q.Late > 0 {
+		out = append(out, fmt.Sprintf("%.0f events came after their tick was judged, and were left out", q.Late))
+	}
+	if q.Longest > 10*time.Minute {
+		out = append(out, "silent for "+q.Longest.Round(time.Minute).String()+" once")
+	}
+	if q.Steps > 0 {
+		out = append(out, fmt.Sprintf("the host's clock was set back %d times", q.Steps))
+	}
+	if q.Frozen > 0 {
+		out = append(out, fmt.Sprintf("the engine's metrics stood still in %d samples while the GPU worked", q.Frozen))
+	}
+	if resets > 0 {
+		out = append(out, fmt.Sprintf("%d counters fell and were taken as reset", resets))
+	}
+	return out
+}
+
+// sensed is the sensor that a class cannot be judged without.
+var sensed = []struct {
+	class string
+	ids   []int // series, of which one is enough
+}{
+	{"retention", []int{live}}, {"stream_backlog", []int{awaiting}}, {"native_growth", []int{outside}}, {"graph_pools", []int{graphs}},
+	{"kv_block_leak", []int{kv}}, {"kv_pressure", []int{kv}}, {"host_memory", []int{anon}}, {"pinned_memory", []int{pinned}}, {"fd_leak", []int{fds, sockets}},
+	{"thread_leak", []int{threads}},
+}
+
+// Missing returns the classes that this worker's sensors cannot settle, and the sensor that is missing.
+func (w *Worker) Missing() map[string]string {
+	out := make(map[string]string)
+	for _, s := range sensed {
+		known := false
+		for _, i := range s.ids {
+			known = known || w.sample.Known(ids[i].now)
+		}
+		if !known {
+			out[s.class] = variable.All()[ids[s.ids[0]].now].Sensor
+		}
+	}
+	return out
 }

@@ -9,37 +9,6 @@ import (
 	"lowtide/rules/variable"
 )
 
-// residues are what should be empty when nothing runs: the lower of the last two quiet points. They need no warm-up.
-func (w *Worker) residues() {
-	n := len(w.quiet.points)
-	if n < 2 {
-		return
-	}
-	a, b := &w.quiet.points[n-2], &w.quiet.points[n-1]
-	w.set("kv.quiet", math.Min(a.low[kv], b.low[kv]))
-	w.set("awaiting.quiet", math.Min(a.low[awaiting], b.low[awaiting]))
-}
-
-// movers are the six legitimate growers, between the first and the newest comparable point; a sensor that does not say leaves
-// its mover unknown.
-func (w *Worker) movers(points []*point) {
-	if len(points) < 2 {
-		return
-	}
-	first, last := points[0], points[len(points)-1]
-	moved := func(name string, a, b, tolerance float64) {
-		if !math.IsNaN(a) && !math.IsNaN(b) {
-			w.flag(name, math.Abs(b-a) > tolerance)
-		}
-	}
-	moved("graphs.moved", first.privatePool, last.privatePool, floors[live])
-	moved("adapters.moved", first.adapters, last.adapters, 0)
-	moved("compiles.moved", first.compiles, last.compiles, 0)
-	moved("prompts.moved", first.promptP95, last.promptP95, 0.2*first.promptP95)
-	moved("kv.moved", first.low[kv], last.low[kv], floors[kv])
-	w.flag("pools.moved", w.calls[cached].growth.Low > levelFloor(cached))
-}
-
 func (w *Worker) loadFeatures(at time.Time) {
 	e := w.now.engine
 	if e == nil {
@@ -101,29 +70,10 @@ func (w *Worker) oomFeatures(at time.Time) {
 	}
 }
 
-// noteGrowth remembers, at an OOM, whether memory had been growing at quiet points until then.
-func (w *Worker) noteGrowth(at time.Time) {
-	w.ooms.grew = false
-	points := w.quiet.comparables(w.warm())
-	for len(points) > 0 && !points[len(points)-1].at.Before(at) {
-		points = points[:len(points)-1]
-	}
-	for _, i := range []int{live, outside, anon} {
-		x, y, sigma := columns(i, points)
-		if len(x) < 2 {
-			continue
-		}
-		rising := y[len(y)-1]-y[0] > 8*sigma && y[len(y)-1] >= y[len(y)/2]+4*sigma
-		if c := w.calls[i]; c.early || c.steady || rising && i != anon {
-			w.ooms.grew = true
-		}
-	}
-}
-
 // headroom is limit − (reserved peak + outside), and the forecast that follows from it, as an interval.
 func (w *Worker) headroom() {
 	var used, free, limit, peak total
-	for _, g := range w.now.gpus {
+	for _, g := range w.now.cards {
 		if g.process != nil {
 			used.add(g.process.UsedBytes)
 		}
@@ -157,7 +107,10 @@ func (w *Worker) headroom() {
 	w.set("headroom.bytes", room)
 	w.set("headroom.ratio", room/smallest)
 	for _, i := range []int{live, outside} {
-		c, id := w.calls[i].growth, ids[i]
+		if w.leading(i) >= len(w.calls) {
+			continue
+		}
+		c, id := w.calls[w.leading(i)].Growth, ids[i]
 		if !(c.Low > 0) || !(room > 0) {
 			w.sample.Unset(id.hours)
 			w.sample.Unset(id.hoursLow)

@@ -3,7 +3,6 @@
 package worker
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -27,30 +26,40 @@ type Worker struct {
 	Config              *event.Config
 	First, Last         time.Time
 
-	tick   time.Time // the tick that is being put together
-	dirty  bool
-	now    reading
-	ready  time.Time // first `ready`, else first finished request
-	said   bool      // ready was said, not inferred
-	exited time.Time // zero while nobody has said so
-	load   load
-	quiet  quiet
-	ooms   ooms
-	faults faults
-	marks  marks
+	tick  time.Time // the tick that is being put together
+	dirty bool
+	now   reading
+	level []float64 // of the newest tick, by column
+
+	ready    time.Time // first `ready`, else first finished request
+	said     bool      // ready was said, not inferred
+	draining bool
+	bye      bool
+	exited   time.Time // zero while nobody has said so
+
+	load     load
+	counters counters
+	quiet    quiet
+	match    match
+	inferred inferred
+	ooms     ooms
+	faults   faults
+	marks    marks
+	quality  quality
+	trace    trace
+
 	sample *variable.Sample
 	basis  basis
-	calls  [seriesCount]call
-	beside float64 // the series outside, as last read; NaN before
+	calls  []call // by column
+	beside float64
 }
 
 // New starts the life of a process at its first event.
 func New(key string, host *event.Host, who *event.Worker, at time.Time) *Worker {
 	w := &Worker{
 		Key: key, Slot: event.SlotKey(host, who), Instance: event.InstanceKey(host, who),
-		Host: host, Who: who, First: at, Last: at, sample: variable.NewSample(), beside: math.NaN(),
+		Host: host, Who: who, First: at, Last: at, sample: variable.NewSample(), beside: nan, inferred: inferred{Allocated: nan},
 	}
-	w.now.gpus = make(map[string]*gpuReading)
 	w.identify()
 	return w
 }
@@ -86,29 +95,31 @@ func (w *Worker) Sample() *variable.Sample { return w.sample }
 // Exited says that the process was reported to have ended before a time.
 func (w *Worker) Exited(at time.Time) bool { return !w.exited.IsZero() && w.exited.Before(at) }
 
+// Ready says that the engine was ready, by its word or by a finished request.
+func (w *Worker) Ready() bool { return !w.ready.IsZero() }
+
+// Draining says that the process was told to end and finishes its work.
+func (w *Worker) Draining() bool { return w.draining }
+
+// SaidBye says that the process announced its own end.
+func (w *Worker) SaidBye() bool { return w.bye }
+
 // Apply takes one event about this worker, its instance or its device. It returns true when the event closed a tick, after
 // which Sample holds the features of that tick. OOMs and lifecycle events take effect at once.
 func (w *Worker) Apply(e *event.Event) (closed bool) {
-	at := e.At()
+	at := w.quality.moment(e.At(), w.tick)
 	switch {
 	case e.Oom != nil:
 		w.ooms.event(at, e.Oom)
 		w.noteGrowth(at)
-		w.features(at, w.now.levels())
+		w.features(at)
 		return true
 	case e.Xid != nil:
 		w.faults.observe(at, e.Xid)
-		w.features(at, w.now.levels())
+		w.features(at)
 		return true
 	case e.Lifecycle != nil:
-		switch e.Lifecycle.State {
-		case "ready":
-			if !w.said {
-				w.ready, w.said = at, true
-			}
-		case "exited":
-			w.exited = at
-		}
+		w.lifecycle(at, e.Lifecycle)
 		return false
 	case e.Config != nil:
 		w.configure(e.Config)
@@ -121,15 +132,31 @@ func (w *Worker) Apply(e *event.Event) (closed bool) {
 		return false
 	}
 	if at.Before(w.tick) {
-		return false // late: the tick it belongs to has been judged
+		w.quality.late() // the tick it belongs to has been judged
+		return false
 	}
 	if at.After(w.tick) {
 		closed = w.Close()
+		w.quality.silence(at.Sub(w.tick), w.tick)
 		w.tick = at
 	}
 	w.now.apply(e, w.Who)
 	w.dirty = true
 	return closed
+}
+
+func (w *Worker) lifecycle(at time.Time, l *event.Lifecycle) {
+	w.bye = w.bye || l.GetSaidBye()
+	switch l.State {
+	case "ready":
+		if !w.said {
+			w.ready, w.said = at, true
+		}
+	case "draining":
+		w.draining = true
+	case "exited":
+		w.exited = at
+	}
 }
 
 // configure adds what one origin says to what others said: the engine, the probe and the log each know a part.
@@ -160,16 +187,84 @@ func (w *Worker) Close() bool {
 	if w.ooms.counter(w.tick, w.now.oomsTotal()) {
 		w.noteGrowth(w.tick)
 	}
-	now := w.now.levels()
-	if w.now.engineAt.Equal(w.tick) { // the device may be read more often than the engine
-		w.load.observe(w.tick, w.now.engine)
-		w.quiet.observe(w.tick, &w.now, now)
-	} else if marked := w.marks.reading(w.tick, &w.now); marked != nil {
-		w.quiet.observe(w.tick, marked, now)
+	w.level = w.now.levels(w.level)
+	for len(w.calls) < len(w.level) {
+		w.calls = append(w.calls, newCall())
 	}
-	w.features(w.tick, now)
+	w.trace.observe(w.tick, w.level)
+	w.observeLoad()
+	w.observeDevice(w.tick)
+	w.features(w.tick)
 	w.now.endTick()
 	return true
+}
+
+// observeLoad takes what the engine says that it does, else what the worker marks, else what it looks like.
+func (w *Worker) observeLoad() {
+	cycles := w.marks.until(w.tick)
+	w.counters.Work.Cycles += cycles
+	if w.now.freshEngine { // the device may be read more often than the engine
+		w.counters.observe(w.now.engine)
+		w.load.observe(w.tick, w.now.engine)
+		w.rest(w.engineActivity())
+		return
+	}
+	if w.now.engine != nil || !w.now.freshAllocator && !w.now.freshProcess {
+		return // an engine knows better, or this tick holds no memory to compare
+	}
+	if w.marks.Said {
+		doing := idle
+		if w.marks.Busy {
+			doing = working
+		}
+		w.rest(doing)
+		return
+	}
+	doing, became := w.inferred.observe(w.now.allocated(), w.now.utilization())
+	if became {
+		w.counters.Work.Cycles++
+	}
+	w.rest(doing)
+}
+
+// engineActivity is unclear while the engine does not say what runs, and while its numbers are frozen although the GPU works.
+func (w *Worker) engineActivity() activity {
+	e := w.now.engine
+	switch {
+	case e.Running == nil || e.Waiting == nil:
+		return unclear
+	case *e.Running != 0 || *e.Waiting != 0:
+		return working
+	case w.quality.frozen(w.now.engine, w.now.allocated(), w.now.utilization()):
+		return unclear
+	}
+	return idle
+}
+
+func (w *Worker) rest(doing activity) {
+	changed := w.quiet.observe(w.tick, doing, w.level, w.counters.Work, w.state())
+	w.basis.changed = w.basis.changed.or(changed)
+	if e := w.now.engine; doing == working && e != nil && !w.tick.Before(w.warm()) {
+		if w.match.observe(w.tick, bin(e.GetRunning(), e.GetWaiting(), w.value(column(kv, 0))), w.level, w.counters.Work) {
+			w.basis.window = true
+		}
+	}
+}
+
+func (w *Worker) state() state {
+	s := state{Release: w.Who.GetRelease(), Adapters: nan, PromptP95: nan, Compiles: nan}
+	if e := w.now.engine; e != nil {
+		s.Sleeping, s.Adapters = e.GetSleeping(), number(e.LoadedAdapters)
+		if e.PromptTokensP95 != nil {
+			s.PromptP95 = *e.PromptTokensP95
+		}
+	}
+	for i := range w.now.cards {
+		if a := w.now.cards[i].allocator; a != nil && a.CompilesTotal != nil {
+			s.Compiles = max(number(a.CompilesTotal), zeroIfUnknown(s.Compiles))
+		}
+	}
+	return s
 }
 
 // warm is the moment after which quiet points count.

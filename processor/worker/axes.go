@@ -1,0 +1,53 @@
+package worker
+
+import "lowtide/event"
+
+// axes are the work done in one process life: the x axes beside time. They only grow; a counter that falls was reset and counts on
+// from its new value.
+type axes struct {
+	Requests, Aborts, Errors, Tokens float64
+	Adapters                         float64 // loads of one more adapter
+	Cycles                           float64 // of a worker without metrics: times that it became busy
+}
+
+// progress changes when anything was done.
+func (a axes) progress() float64 { return a.Requests + a.Aborts + a.Tokens + a.Cycles }
+
+// counters turn an engine's totals into axes.
+type counters struct {
+	Work   axes
+	Newest [6]uint64
+	Known  [6]bool
+	Resets int
+}
+
+func (c *counters) observe(e *event.Engine) {
+	for i, v := range [...]*uint64{e.FinishedTotal, e.AbortedTotal, e.ErrorsTotal, e.PromptTokensTotal, e.GenerationTokensTotal, e.LoadedAdapters} {
+		if v == nil {
+			continue
+		}
+		delta := float64(*v)
+		switch {
+		case c.Known[i] && *v >= c.Newest[i]:
+			delta = float64(*v - c.Newest[i])
+		case c.Known[i] && i == 5:
+			delta = 0 // adapters are unloaded: that is no reset
+		case c.Known[i]:
+			c.Resets++
+		}
+		c.Newest[i], c.Known[i] = *v, true
+		switch i {
+		case 0:
+			c.Work.Requests += delta
+		case 1:
+			c.Work.Requests += delta
+			c.Work.Aborts += delta
+		case 2:
+			c.Work.Errors += delta
+		case 3, 4:
+			c.Work.Tokens += delta
+		case 5:
+			c.Work.Adapters += delta
+		}
+	}
+}

@@ -1,0 +1,280 @@
+package worker
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"lowtide/event"
+	"lowtide/processor/trend"
+	"lowtide/rules/variable"
+)
+
+// call is what was concluded about one column, kept between points.
+type call struct {
+	Points        int
+	Early, Steady bool
+	Onset         time.Time
+	Growth        trend.Growth
+	Level         float64
+	Lacking       trend.Condition // of the early call
+	Filling, Step bool
+	Proven        bool // level, with four points over three hours that say so
+	Proof         proof
+	sentence      string             // Proof in words, once somebody asked
+	Per           [axisCount]float64 // slopes against work; NaN where not significant
+	Work          bool               // growth follows the work better than the time
+}
+
+// proof is what a level series was proven by.
+type proof struct {
+	Points      int
+	Hours, High float64
+}
+
+func newCall() call {
+	c := call{Level: nan}
+	c.unsettle()
+	return c
+}
+
+func (c *call) unsettle() {
+	for i := range c.Per {
+		c.Per[i] = nan
+	}
+	c.Work = false
+}
+
+func (c *call) called() bool { return c.Early || c.Steady }
+
+// desk is the room that calls are worked out in: tens of kilobytes that no worker needs to keep.
+type desk struct {
+	trend.Scratch
+	sight sight
+}
+
+var desks = sync.Pool{New: func() any { return new(desk) }}
+
+// spreadToCall is how far a series must have moved, in σ, before the robust statistics are worth their cost: neither call can be
+// made below it.
+const spreadToCall = 2
+
+// judge makes the calls anew from what was seen.
+func (c *call) judge(series int, s sight, w *Worker, scratch *trend.Scratch) {
+	if len(s.Level) == 0 {
+		return
+	}
+	c.Points, c.Level = len(s.Level), s.Level[len(s.Level)-1]
+	floor := levelFloors[series]
+	if !judged[series] || slices.Max(s.Level)-slices.Min(s.Level) < spreadToCall*s.Sigma && !c.called() {
+		c.Growth = flat(s)
+		c.Lacking = trend.SmallRise
+		c.Step = false
+		c.prove(s, floor)
+		c.unsettle()
+		return
+	}
+	early := trend.Early(s.Hours, s.Level, s.Sigma, trend.CallHours)
+	steady := scratch.Steady(s.Hours, s.Level, s.Sigma, 0, trend.CallHours)
+	c.Growth, c.Lacking = steady.Growth, early.Lacking
+	c.Step = early.Step > 8*s.Sigma && early.Rise-early.Step < 8*s.Sigma && !early.Called
+	c.Filling = w.filling(series, s)
+	called := early.Called || w.calledBeforeOOM(s)
+	if !c.called() && (called || steady.Called) {
+		c.Onset = s.From.Add(time.Duration(s.Hours[beginning(s)] * float64(time.Hour)))
+	}
+	c.Early = c.Early || called
+	c.Steady = c.Steady || steady.Called
+	if from := beginning(s); from > 0 && len(s.Level)-from >= 3 && c.called() {
+		// A worker that was level for a day and leaks since an hour ago grows as it does since then.
+		c.Growth = scratch.Measure(s.Hours[from:], s.Level[from:], s.Sigma)
+	}
+	c.prove(s, floor)
+	if c.Proven {
+		c.Early, c.Steady = false, false
+	}
+	c.unsettle()
+	if c.Growth.Low > 0 {
+		c.follow(s)
+	}
+}
+
+// flat is the growth of a series that has not moved: its least squares line.
+func flat(s sight) trend.Growth {
+	line := trend.LeastSquares(s.Hours, s.Level)
+	return trend.Growth{Points: len(s.Level), Hours: s.Hours[len(s.Hours)-1] - s.Hours[0], Slope: line.Slope, Low: line.Low, High: line.High,
+		Z: nan, Serial: nan, Level: trend.Level(s.Hours, s.Level)}
+}
+
+// beginning is the index of the point from which a series grows: the last one before it left the level of its first points for good.
+func beginning(s sight) int {
+	n := len(s.Level)
+	reference := trend.Median(s.Level[:max(1, n/4)])
+	change := trend.Onset(s.Level, reference, s.Sigma)
+	if from := change.Onset - 1; change.Found && from > 1 {
+		return from
+	}
+	return 0
+}
+
+// prove looks for the proof that growth ended: four or more points over three hours, up to the newest, whose upper bound of growth
+// is under the floor. Noise may want more points than the last three hours have, so it looks back further, by halves.
+func (c *call) prove(s sight, floor float64) {
+	c.Proven, c.sentence = false, ""
+	x, y := s.Hours, s.Level
+	last := len(x) - 1
+	for from := last; from >= 0; {
+		span := x[last] - x[from]
+		if span < trend.CallHours-1.0/12 || last-from < 3 {
+			from--
+			continue
+		}
+		if g := trend.LeastSquares(x[from:], y[from:]); g.High < floor {
+			c.Proven, c.Proof = true, proof{last - from + 1, span, g.High}
+			return
+		}
+		next := from - max(1, (last-from)/2)
+		if next < 0 && from > 0 {
+			next = 0
+		}
+		from = next
+	}
+}
+
+func (c *call) proof(series int) string {
+	if c.sentence == "" {
+		high := event.FormatQuantity(max(0, c.Proof.High), units[series])
+		c.sentence = fmt.Sprintf("%d quiet points over %.1f h, growth at most %s/h", c.Proof.Points, c.Proof.Hours, high)
+	}
+	return c.sentence
+}
+
+// calledBeforeOOM judges the points before the first OOM without the three hours: an OOM ends the wait, and level after it proves
+// nothing.
+func (w *Worker) calledBeforeOOM(s sight) bool {
+	if len(w.ooms.times) == 0 {
+		return false
+	}
+	hours := w.ooms.times[0].Sub(s.From).Hours()
+	n, _ := slices.BinarySearch(s.Hours, hours)
+	return trend.Early(s.Hours[:n], s.Level[:n], s.Sigma, 0).Called
+}
+
+// filling says that the growth since the first point still fits into the caches that the worker declared for that memory.
+func (w *Worker) filling(series int, s sight) bool {
+	caps := w.caches(series)
+	return caps > 0 && s.Level[len(s.Level)-1]-s.Level[0] <= caps*1.05+4*s.Sigma
+}
+
+// caches is the sum of the declared caps of the memory that a series is about.
+func (w *Worker) caches(series int) (sum float64) {
+	for _, c := range w.Config.GetDeclaredCaches() {
+		switch {
+		case (series == live || series == outside) && !onHost(c.GetName()), (series == anon || series == pinned) && onHost(c.GetName()):
+			sum += float64(c.GetCapBytes())
+		}
+	}
+	return sum
+}
+
+// follow sets the slopes against work. Any two running totals fit each other, so a slope is kept only where time is not decidedly
+// the better explanation; and it is proof only where the work is: the steps of the series follow the steps of the work.
+func (c *call) follow(s sight) {
+	work := make([]float64, len(s.Work))
+	for axis := range axisCount {
+		for i, a := range s.Work {
+			work[i] = a.along(axis)
+		}
+		fit := trend.Regress(work, s.Level)
+		if !fit.Significant {
+			continue
+		}
+		against := trend.Compare(s.Hours, work, s.Level)
+		if against.Decided && against.Better == trend.FirstAxis {
+			continue
+		}
+		c.Per[axis] = fit.Slope
+		if against.Decided && against.Better == trend.SecondAxis && fit.Slope > 0 {
+			c.Work = true
+		}
+	}
+}
+
+// noteGrowth remembers, at an OOM, whether memory had been growing at quiet points until then.
+func (w *Worker) noteGrowth(moment time.Time) {
+	w.ooms.grew = false
+	points := w.points()
+	for len(points) > 0 && !points[len(points)-1].At.Before(moment) {
+		points = points[:len(points)-1]
+	}
+	for c := range w.calls {
+		series, _ := seriesOf(c)
+		if series != live && series != outside && series != anon {
+			continue
+		}
+		if w.calls[c].called() {
+			w.ooms.grew = true
+			return
+		}
+		var s sight
+		s.take(series, c, points)
+		if n := len(s.Level); n >= 2 && series != anon {
+			rising := s.Level[n-1]-s.Level[0] > 8*s.Sigma && s.Level[n-1] >= s.Level[n/2]+4*s.Sigma
+			w.ooms.grew = w.ooms.grew || rising
+		}
+	}
+}
+
+// residues are what should be empty when nothing runs: the lower of the last two quiet points. They need no warm-up.
+func (w *Worker) residues() {
+	n := len(w.quiet.Points)
+	if n < 2 {
+		return
+	}
+	a, b := &w.quiet.Points[n-2], &w.quiet.Points[n-1]
+	w.sample.SetNumber(pointIDs.kvQuiet, math.Min(at(a.Low, column(kv, 0)), at(b.Low, column(kv, 0))))
+	most := nan
+	for card := range w.now.cards {
+		if v := math.Min(at(a.Low, column(awaiting, card)), at(b.Low, column(awaiting, card))); !(v <= most) && !math.IsNaN(v) {
+			most = v
+		}
+	}
+	w.sample.SetNumber(pointIDs.awaitingQuiet, most)
+}
+
+// movers are the six legitimate growers, between the first and the newest comparable point; a sensor that does not say leaves
+// its mover unknown.
+func (w *Worker) movers(points []*point) {
+	first, last := points[0], points[len(points)-1]
+	moved := func(id variable.ID, a, b, tolerance float64) {
+		if !math.IsNaN(a) && !math.IsNaN(b) {
+			w.sample.SetBool(id, math.Abs(b-a) > tolerance)
+		}
+	}
+	a, b := first.State, last.State
+	moved(moverIDs.adapters, a.Adapters, b.Adapters, 0)
+	moved(moverIDs.compiles, a.Compiles, b.Compiles, 0)
+	moved(moverIDs.prompts, a.PromptP95, b.PromptP95, 0.2*a.PromptP95)
+	moved(moverIDs.kv, at(first.Low, column(kv, 0)), at(last.Low, column(kv, 0)), floors[kv])
+	graph, pools := column(graphs, 0), false
+	for card := range w.now.cards {
+		c := column(graphs, card)
+		if math.Abs(at(last.Low, c)-at(first.Low, c)) > floors[graphs] {
+			graph = c
+		}
+		if c := column(cached, card); c < len(w.calls) && w.calls[c].Growth.Low > levelFloors[cached] {
+			pools = true
+		}
+	}
+	moved(moverIDs.graphs, at(first.Low, graph), at(last.Low, graph), floors[graphs])
+	if len(w.now.cards) > 0 {
+		w.sample.SetBool(moverIDs.pools, pools)
+	}
+}
+
+var moverIDs = struct{ graphs, adapters, compiles, prompts, kv, pools variable.ID }{
+	variable.Must("graphs.moved"), variable.Must("adapters.moved"), variable.Must("compiles.moved"), variable.Must("prompts.moved"), variable.Must("kv.moved"),
+	variable.Must("pools.moved"),
+}

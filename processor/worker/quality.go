@@ -1,0 +1,136 @@
+package worker
+
+import (
+	"math"
+	"time"
+
+	"lowtide/event"
+	"lowtide/rules/variable"
+)
+
+var nan = math.NaN()
+
+func zeroIfUnknown(v float64) float64 {
+	if math.IsNaN(v) {
+		return 0
+	}
+	return v
+}
+
+const (
+	stepBack  = time.Minute // a clock that falls by more than this may have been set
+	stepTicks = 3           // ticks in a row, each later than the one before, that prove it
+	frozenFor = 3           // samples without any change in the engine's numbers
+	atWork    = 0.05        // utilisation of a GPU that does something
+)
+
+// quality is what is wrong with the data of one life. It is shown; nothing is concluded from it.
+type quality struct {
+	Late    float64
+	Longest time.Duration // silence
+	Steps   int           // of the clock, backwards
+
+	Shift time.Duration // added to the clock of the host since it was set back
+	Back  time.Time     // newest of the ticks that came from before
+	Backs int
+
+	Same      int // samples in a row in which no field of the engine moved
+	Engine    uint64
+	Allocated float64
+	Frozen    int // quiet samples that were not believed
+}
+
+// moment is the time of an event on a clock that does not run backwards. Late events are late; but when tick after tick comes from
+// the past, it is the clock that was set.
+func (q *quality) moment(at, tick time.Time) time.Time {
+	at = at.Add(q.Shift)
+	if tick.IsZero() || tick.Sub(at) <= stepBack {
+		if !at.Before(tick) {
+			q.Backs = 0
+		}
+		return at
+	}
+	if q.Backs == 0 || at.After(q.Back) {
+		q.Backs++
+		q.Back = at
+	}
+	if q.Backs > stepTicks {
+		step := tick.Sub(at) + time.Second
+		q.Shift += step
+		q.Steps++
+		q.Backs = 0
+		return at.Add(step)
+	}
+	return at
+}
+
+func (q *quality) late() { q.Late++ }
+
+func (q *quality) silence(gap time.Duration, before time.Time) {
+	if !before.IsZero() {
+		q.Longest = max(q.Longest, gap)
+	}
+}
+
+// frozen says that an engine's zeros are not believed: no field has moved for some samples, while the GPU works and what PyTorch
+// holds changes.
+func (q *quality) frozen(e *event.Engine, allocated, utilization float64) bool {
+	sum := fingerprint(e)
+	if sum == q.Engine {
+		q.Same++
+	} else {
+		q.Same = 0
+	}
+	before := q.Allocated
+	q.Engine, q.Allocated = sum, allocated
+	if q.Same >= frozenFor && utilization > atWork && math.Abs(allocated-before) > floors[live] {
+		q.Frozen++
+		return true
+	}
+	return false
+}
+
+// fingerprint changes when any count or gauge of the engine does.
+func fingerprint(e *event.Engine) (sum uint64) {
+	mix := func(v uint64) { sum = (sum ^ v) * 0x9e3779b97f4a7c15; sum ^= sum >> 29 }
+	for _, v := range [...]*uint64{e.Running, e.Waiting, e.PreemptionsTotal, e.FinishedTotal, e.AbortedTotal, e.ErrorsTotal, e.PromptTokensTotal,
+		e.GenerationTokensTotal, e.EvictedTokensTotal, e.SloTotal, e.LoadedAdapters} {
+		mix(v2(v))
+	}
+	for _, v := range [...]*float64{e.KvUsage, e.KvEvictable, e.TtftP95Seconds, e.ItlP95Seconds} {
+		if v != nil {
+			mix(math.Float64bits(*v))
+		}
+	}
+	return sum
+}
+
+func v2(v *uint64) uint64 {
+	if v == nil {
+		return math.MaxUint64
+	}
+	return *v
+}
+
+var qualityIDs = struct{ late, gap, resets, accounting variable.ID }{
+	variable.Must("quality.late"), variable.Must("quality.gap_seconds"), variable.Must("quality.resets"), variable.Must("quality.accounting"),
+}
+
+func (w *Worker) qualityFeatures() {
+	w.sample.SetNumber(qualityIDs.late, w.quality.Late)
+	w.sample.SetNumber(qualityIDs.gap, w.quality.Longest.Seconds())
+	w.sample.SetNumber(qualityIDs.resets, float64(w.counters.Resets))
+	for i := range w.now.cards {
+		if v := w.value(column(outside, i)); !math.IsNaN(v) {
+			w.sample.SetBool(qualityIDs.accounting, v < -floors[outside])
+		}
+	}
+}
+
+// value is the newest value of a column, NaN when this tick did not read it.
+func (w *Worker) value(column int) float64 {
+	if column >= len(w.level) {
+		return nan
+	}
+	return w.level[column]
+}
