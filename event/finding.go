@@ -56,12 +56,20 @@ type Finding struct {
 	PerAbort     *Measure  `json:"per_abort,omitempty"`
 	HoursToLimit *Interval `json:"hours_to_limit,omitempty"`
 
-	Onset         time.Time         `json:"onset,omitzero"`
-	Release       string            `json:"release,omitempty"`
-	ConfigHash    string            `json:"config_hash,omitempty"`
-	EngineVersion string            `json:"engine_version,omitempty"`
-	TorchVersion  string            `json:"torch_version,omitempty"`
-	AllocConf     string            `json:"alloc_conf,omitempty"`
+	Onset         time.Time `json:"onset,omitzero"`
+	Release       string    `json:"release,omitempty"`
+	ConfigHash    string    `json:"config_hash,omitempty"`
+	EngineVersion string    `json:"engine_version,omitempty"`
+	TorchVersion  string    `json:"torch_version,omitempty"`
+	AllocConf     string    `json:"alloc_conf,omitempty"`
+
+	MaskedRestarts int    `json:"masked_restarts,omitzero"` // process lives that ended while the incident was open, and hid it
+	Resolution     string `json:"resolution,omitempty"`     // why it is resolved: the proof and its release, "24 h without it", or "explained by" a class
+
+	Group      string   `json:"group,omitempty"`       // cluster/model/release, in which alike incidents roll up
+	Alike      int      `json:"alike,omitzero"`        // open incidents of the class in the group, this one included; absent when it is alone, or resolved
+	AlikeSlots []string `json:"alike_slots,omitempty"` // where they are, sorted, at most 16
+
 	Advice        []string          `json:"advice,omitempty"`
 	NotAssessable map[string]string `json:"not_assessable,omitempty"` // class → the sensor that is missing
 }

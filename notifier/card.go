@@ -26,7 +26,7 @@ type Card struct {
 
 	Title    string // verdict and confidence
 	Summary  string
-	Where    []Line // worker, model, release, host, pid: only what is known
+	Where    []Line // worker, model, release, host, pid, then why it ended, what hid it, where else it is: only what is known
 	Evidence []Line
 	Together []string // symptoms with their lag; seen beside the condition, not shown to follow from it
 	Against  []Line   // name of the legitimate explanation → what became of it
@@ -74,7 +74,7 @@ func Build(h History) Card {
 		Incident: latest.Incident, Class: latest.Class, State: latest.State, Severity: latest.Severity,
 		Title:     title(latest),
 		Summary:   latest.Summary,
-		Where:     where(latest),
+		Where:     append(where(latest), life(latest)...),
 		Evidence:  measures(evidence),
 		Together:  together(evidence.Symptoms),
 		Against:   against(evidence.CounterEvidence),
@@ -92,9 +92,36 @@ func Build(h History) Card {
 	return c
 }
 
-// title is the verdict in one line: "retention confirmed · confidence 87 % · page".
+// title is the verdict in one line: "retention confirmed · confidence 87 % · page". An incident that a restart hides says so there:
+// the worker looks well, and is not.
 func title(f *event.Finding) string {
-	return fmt.Sprintf("%s %s · confidence %.0f %% · %s", f.Class, f.State, f.Confidence*100, f.Severity)
+	state := f.State
+	if f.MaskedRestarts > 0 && f.State != event.Resolved {
+		state += fmt.Sprintf(", masked by restart (%d)", f.MaskedRestarts)
+	}
+	return fmt.Sprintf("%s %s · confidence %.0f %% · %s", f.Class, state, f.Confidence*100, f.Severity)
+}
+
+// life tells what the incident went through beside its evidence.
+func life(f *event.Finding) []Line {
+	var lines []Line
+	if f.Resolution != "" {
+		lines = append(lines, Line{"resolved", f.Resolution})
+	}
+	switch n := f.MaskedRestarts; {
+	case n == 1:
+		lines = append(lines, Line{"restarts", "1 process life ended while it was open; a restart hides it and mends nothing"})
+	case n > 1:
+		lines = append(lines, Line{"restarts", fmt.Sprintf("%d process lives ended while it was open; a restart hides it and mends nothing", n)})
+	}
+	if f.Alike > 1 {
+		text := fmt.Sprintf("%d slots of %s have an open incident of this class: %s", f.Alike, f.Group, strings.Join(f.AlikeSlots, ", "))
+		if more := f.Alike - len(f.AlikeSlots); more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
+		}
+		lines = append(lines, Line{"alike", text})
+	}
+	return lines
 }
 
 func where(f *event.Finding) []Line {

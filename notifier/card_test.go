@@ -50,11 +50,23 @@ func paged() *event.Finding {
 	return f
 }
 
+// masked is the incident after two restarts, in one of twenty slots that have it.
+func masked() *event.Finding {
+	f := paged()
+	f.ID, f.Time, f.MaskedRestarts = "f4", noon.Add(2*time.Hour), 2
+	f.Group, f.Alike = "prod/llama-70b/r41", 20
+	for i := range 16 {
+		f.AlikeSlots = append(f.AlikeSlots, fmt.Sprintf("prod/gpu-%02d/vllm-a/0/1", i))
+	}
+	return f
+}
+
 // over is its end, as short as ends are.
 func over() *event.Finding {
 	return &event.Finding{ID: "f3", Incident: "inc-7f3a", Time: noon.Add(5 * time.Hour), Subject: leak().Subject, Slot: leak().Slot,
 		Worker: leak().Worker, Class: "retention", State: event.Resolved, Severity: event.Page, Confidence: 0.9, Release: "r42",
-		Summary: "Level across 4 quiet points in release r42"}
+		Summary: "Level across 4 quiet points in release r42", MaskedRestarts: 1,
+		Resolution: "5 quiet points over 3.2 h, growth at most 1.1 MiB/h, in release r42 (it began in r41)"}
 }
 
 func history(findings ...*event.Finding) (h History) {
@@ -85,6 +97,7 @@ func TestCardGolden(t *testing.T) {
 	for name, h := range map[string]History{
 		"suspected": history(leak()),
 		"confirmed": history(leak(), paged()),
+		"masked":    history(leak(), paged(), masked()),
 		"resolved":  history(leak(), paged(), over()),
 	} {
 		card := Build(h)
@@ -119,6 +132,28 @@ func TestCardSays(t *testing.T) {
 	end := renderText(Build(history(leak(), paged(), over())), "", false)
 	if !strings.Contains(end, "48 GiB") || strings.Contains(end, "Risk indicator") {
 		t.Error("a resolved card keeps the evidence and drops the forecast")
+	}
+}
+
+// A restart that hides an incident stands in its title, and changes the card; an end says why, and names its release.
+func TestCardTellsTheLifeOfAnIncident(t *testing.T) {
+	card := Build(history(leak(), paged(), masked()))
+	if want := "retention confirmed, masked by restart (2) · confidence 90 % · page"; card.Title != want {
+		t.Errorf("title %q, want %q", card.Title, want)
+	}
+	if card.Digest() == Build(history(leak(), paged())).Digest() {
+		t.Error("a restart does not change the card")
+	}
+	lines := fmt.Sprint(card.Where)
+	for _, want := range []string{"2 process lives ended", "20 slots of prod/llama-70b/r41", "prod/gpu-15/vllm-a/0/1 and 4 more"} {
+		if !strings.Contains(lines, want) {
+			t.Errorf("card lacks %q: %s", want, lines)
+		}
+	}
+	end := Build(history(leak(), paged(), masked(), over()))
+	if lines := fmt.Sprint(end.Where); strings.Contains(end.Title, "masked") || !strings.Contains(lines, "{resolved 5 quiet points over 3.2 h, growth at most 1.1 MiB/h, in release r42 (it began in r41)}") ||
+		!strings.Contains(lines, "1 process life ended") {
+		t.Errorf("title %q, where %s", end.Title, lines)
 	}
 }
 

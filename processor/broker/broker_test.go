@@ -148,6 +148,38 @@ func TestStreamsAreBoundedAndOnDisk(t *testing.T) {
 			t.Errorf("bucket %s: %v", bucket, err)
 		}
 	}
+	verdicts, err := js.KeyValue(t.Context(), "LOWTIDE_VERDICTS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := verdicts.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config := status.Config(); status.TTL() != 2*time.Hour || status.History() != 1 || config.MaxBytes != 16<<20 || config.MaxValueSize != 16<<10 {
+		t.Errorf("verdicts stand for %v with a history of %d, in %d bytes of at most %d each", status.TTL(), status.History(), config.MaxBytes, config.MaxValueSize)
+	}
+}
+
+// A bucket of an older version had no end for its values; they get one when the server starts.
+func TestVerdictsOfAnOlderVersionGetAnEnd(t *testing.T) {
+	_, js := begin(t, Options{StoreDir: t.TempDir()})
+	old := jetstream.KeyValueConfig{Bucket: BucketVerdicts, History: 1, Storage: jetstream.FileStorage, MaxBytes: 16 << 20}
+	if _, err := js.CreateOrUpdateKeyValue(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.KeyValue(t.Context(), BucketVerdicts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []time.Duration{0, 2 * time.Hour} {
+		if status, err := kv.Status(t.Context()); err != nil || status.TTL() != want {
+			t.Errorf("values stand for %v (%v), want %v", status.TTL(), err, want)
+		}
+		if err := Ensure(t.Context(), js, Limits{EventBytes: 64 << 20}); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func TestServerListensOnlyWhereAsked(t *testing.T) {

@@ -27,6 +27,12 @@ const (
 	ensureLimit       = 30 * time.Second
 )
 
+// VerdictTTL is how long a verdict stands that nobody renews: advice that is old is worse than none.
+const VerdictTTL = 2 * time.Hour
+
+// MaxVerdict bounds the value of one worker in BucketVerdicts, in bytes.
+const MaxVerdict = 16 << 10
+
 // Limits bound the streams. A field that is zero has its default.
 type Limits struct {
 	EventBytes   int64         // 1 GiB; the oldest events go first
@@ -91,7 +97,7 @@ func Ensure(ctx context.Context, js jetstream.JetStream, limits Limits) error {
 	for _, bucket := range []jetstream.KeyValueConfig{
 		{Bucket: BucketRules, Description: "Rule files by name", History: 8},
 		{Bucket: BucketSilences, Description: "Silences by id", History: 1},
-		{Bucket: BucketVerdicts, Description: "Worker to verdict", History: 1},
+		{Bucket: BucketVerdicts, Description: "Worker to verdict", History: 1, TTL: VerdictTTL, MaxValueSize: MaxVerdict},
 		{Bucket: BucketOutbox, Description: "Incident to message", History: 1},
 	} {
 		bucket.Storage, bucket.MaxBytes, bucket.Replicas = jetstream.FileStorage, bucketBytes, limits.Replicas

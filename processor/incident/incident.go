@@ -1,5 +1,6 @@
-// Package incident turns what rules say into the life of incidents: pairing with symptoms, severity, precedence, and an end
-// that is proven. Every decision is a function of the observations in their order; it sends nothing and asks no clock.
+// Package incident turns what rules say into the life of incidents: pairing with symptoms, severity, precedence, restarts that
+// mask, and an end that is proven. Every decision is a function of the observations in their order. It refuses to send, to ask a
+// clock, and to know which causes explain which troubles: that is written in the rules.
 package incident
 
 import (
@@ -13,156 +14,72 @@ import (
 	"lowtide/rules"
 )
 
-// silence ends an incident that needs no proof: this long after its condition was last true (design.md, Incidents).
-const silence = 24 * time.Hour
-
-// Observation is what one rule said about one slot at one moment.
+// Observation is what one rule said about one key at one moment.
 type Observation struct {
-	Time   time.Time
-	Slot   string
-	Rule   *rules.Rule
-	Result rules.Result
-	Onset  time.Time // of the growth, where there is one; else zero
-	Growth bool      // the class resolves on proof, not on silence
-	Proven bool      // growth is proven to have ended
-	Worker string    // the process life
-	Fill   func(*event.Finding)
+	Time    time.Time
+	Key     string   // what the incident belongs to: a slot, a GPU (cluster/host/uuid), a source
+	Related []string // other keys whose open incidents may explain this one: for a worker its GPUs and the other slots of its instance
+	Rule    *rules.Rule
+	Result  rules.Result
+	Onset   time.Time // of the growth, where there is one; else zero: the trouble began when it was first seen
+	Growth  bool      // the class resolves on proof, not on silence
+	Proven  bool      // growth is proven to have ended
+	Proof   string    // with Proven: a sentence, "5 quiet points over 3.2 h, growth at most 1.1 MiB/h"
+	Worker  string    // the process life; a change means restart. Empty where no process is meant
+	Exited  bool      // the process life ended with this observation
+	Release string    // what runs there
+	Group   string    // cluster/model/release: alike incidents of one class roll up in it. Empty: alone
+	Fill    func(*event.Finding)
 }
 
-// Incident is one trouble of one slot. It outlives the process.
+// Incident is one trouble of one key. It outlives the process. The fields are its whole state.
 type Incident struct {
-	ID, Class, Rule, Severity, State string
-	Onset, LastTrue                  time.Time
-	Worker                           string
-	Masked                           int // restarts of the process while it was open
-	transitions                      int
-	explains                         []string
+	ID       string   `json:"id"`
+	Key      string   `json:"key"`
+	Class    string   `json:"class"`
+	Rule     string   `json:"rule"`
+	State    string   `json:"state"`    // suspected or confirmed
+	Severity string   `json:"severity"` // it never falls
+	Group    string   `json:"group,omitempty"`
+	Release  string   `json:"release,omitempty"` // in which it began
+	Explains []string `json:"explains,omitempty"`
+	Related  []string `json:"related,omitempty"`
+
+	Onset    time.Time     `json:"onset"`
+	LastTrue time.Time     `json:"last_true"`
+	Seen     time.Time     `json:"seen"` // the newest observation
+	Quiet    time.Duration `json:"-"`    // for how long the condition was seen to be false since LastTrue
+
+	Worker string    `json:"worker,omitempty"` // the process life that it is judged in
+	Heard  time.Time `json:"heard,omitzero"`   // the newest observation of that life
+	Ended  bool      `json:"ended,omitzero"`   // that life has ended, and is counted in Masked
+	Past   []string  `json:"past,omitempty"`   // the lives before it, the newest last
+	Masked int       `json:"masked,omitzero"`  // lives that ended while it was open, and hid it
+
+	Absorbed    []event.Symptom `json:"absorbed,omitempty"` // the classes that it explained while it was open, each at its first onset
+	Transitions int             `json:"transitions"`
+	Last        *event.Finding  `json:"-"` // the newest transition; MarshalState writes it in the form of findings, and Quiet in nanoseconds
 }
 
-// Tracker keeps the open incidents. It is not safe for concurrent use.
-type Tracker struct {
-	open map[string][]*Incident // by slot
+// severityOf is what an observation asks for by itself.
+func severityOf(o *Observation) string {
+	if o.Result.With == rules.True && rank(o.Rule.With) > rank(o.Rule.Alone) {
+		return o.Rule.With
+	}
+	return o.Rule.Alone
 }
 
-// NewTracker returns a tracker without incidents.
-func NewTracker() *Tracker { return &Tracker{open: make(map[string][]*Incident)} }
-
-// Open returns the open incidents of a slot.
-func (t *Tracker) Open(slot string) []*Incident { return t.open[slot] }
-
-// Observe takes one observation and returns the transition it causes, nil when it causes none.
-func (t *Tracker) Observe(o Observation) *event.Finding {
-	in := t.find(o)
-	if in == nil {
-		return t.begin(o)
-	}
-	if in.Worker != o.Worker {
-		in.Worker = o.Worker
-		in.Masked++ // the new process has to prove that the trouble is gone
-	}
-	if o.Result.When == rules.True {
-		in.LastTrue = o.Time
-	}
-	if o.Result.When == rules.Unknown {
-		return nil // freezes the incident: nothing is concluded from what cannot be seen
-	}
-	held := o.Time.Sub(in.LastTrue) < o.Rule.Keep || o.Result.When == rules.True
-	switch {
-	case ended(in, o):
-		return t.end(in, o)
-	case held && in.State == event.Suspected && o.Result.Confirm == rules.True:
-		in.State = event.Confirmed
-		in.raise(o)
-		return in.finding(o)
-	case held && in.raise(o):
-		return in.finding(o)
-	}
-	return nil
-}
-
-func (t *Tracker) find(o Observation) *Incident {
-	for _, in := range t.open[o.Slot] {
-		if in.Class == o.Rule.Class {
-			return in
-		}
-	}
-	return nil
-}
-
-// begin opens an incident unless one of the slot that came first, or ranks first, explains it already.
-func (t *Tracker) begin(o Observation) *event.Finding {
-	if o.Result.When != rules.True || t.explained(o) {
-		return nil
-	}
-	in := &Incident{Class: o.Rule.Class, Rule: o.Rule.ID, State: event.Suspected, Severity: o.Rule.Alone, Onset: o.Onset, LastTrue: o.Time,
-		Worker: o.Worker, explains: o.Rule.Explains}
-	if in.Onset.IsZero() {
-		in.Onset = o.Time
-	}
-	in.ID = id(o.Slot, o.Rule.Class, o.Time.UTC().Format(time.RFC3339Nano))
-	if o.Result.Confirm == rules.True {
-		in.State = event.Confirmed
-	}
-	in.raise(o)
-	t.open[o.Slot] = append(t.open[o.Slot], in)
-	return in.finding(o)
-}
-
-func (t *Tracker) explained(o Observation) bool {
-	return slices.ContainsFunc(t.open[o.Slot], func(in *Incident) bool {
-		switch {
-		case slices.Contains(in.explains, o.Rule.Class):
-			return true
-		case in.Class == "kv_block_leak":
-			return o.Rule.Class == "kv_pressure"
-		case o.Rule.Class == "oversize_request":
-			return in.Class == "retention" || in.Class == "native_growth" // the allocation failed because of what was there already
-		}
+// raise lifts the severity; it never lowers it.
+func (in *Incident) raise(severity string) bool {
+	if rank(severity) <= rank(in.Severity) {
 		return false
-	})
-}
-
-// raise lifts the severity when a symptom stands beside the condition; it never lowers it.
-func (in *Incident) raise(o Observation) bool {
-	if o.Result.With == rules.True && rank(o.Rule.With) > rank(in.Severity) {
-		in.Severity = o.Rule.With
-		return true
 	}
-	return false
+	in.Severity = severity
+	return true
 }
 
 func rank(severity string) int {
 	return slices.Index([]string{event.Info, event.Ticket, event.Page}, severity)
-}
-
-// ended wants proof from growth, in this process or a later one; a day of silence from everything else.
-func ended(in *Incident, o Observation) bool {
-	if o.Result.When == rules.True {
-		return false
-	}
-	if o.Growth {
-		return o.Proven
-	}
-	return o.Time.Sub(in.LastTrue) >= silence
-}
-
-func (t *Tracker) end(in *Incident, o Observation) *event.Finding {
-	in.State = event.Resolved
-	t.open[o.Slot] = slices.DeleteFunc(t.open[o.Slot], func(other *Incident) bool { return other == in })
-	if len(t.open[o.Slot]) == 0 {
-		delete(t.open, o.Slot)
-	}
-	return in.finding(o)
-}
-
-func (in *Incident) finding(o Observation) *event.Finding {
-	in.transitions++
-	f := &event.Finding{
-		ID: id(in.ID, strconv.Itoa(in.transitions)), Incident: in.ID, Time: o.Time.UTC(), Slot: o.Slot, Rule: o.Rule.ID, Class: in.Class,
-		State: in.State, Severity: in.Severity, Onset: in.Onset.UTC(), Advice: o.Rule.Advice,
-	}
-	o.Fill(f)
-	return f
 }
 
 // id is short, stable, and the same when the same events are judged again.
@@ -173,4 +90,46 @@ func id(parts ...string) string {
 		h.Write([]byte{0})
 	}
 	return hex.EncodeToString(h.Sum(nil))[:16]
+}
+
+// finding tells one transition as the observation saw it.
+func (t *Tracker) finding(in *Incident, o *Observation) *event.Finding {
+	f := &event.Finding{Rule: o.Rule.ID, Class: in.Class, Onset: in.Onset.UTC(), Advice: o.Rule.Advice, Release: o.Release,
+		State: in.State, Severity: in.Severity, Time: o.Time.UTC(), Incident: in.ID}
+	if o.Worker != "" {
+		f.Slot = o.Key
+	}
+	if o.Fill != nil {
+		o.Fill(f)
+	}
+	return t.tell(in, f, o.Time)
+}
+
+// again tells one transition of an incident that the observation is not about: what was last said of it still holds.
+func (t *Tracker) again(in *Incident, at time.Time) *event.Finding {
+	f := *in.Last
+	return t.tell(in, &f, at)
+}
+
+// tell sets what belongs to the incident, whatever the rest of the finding was made from.
+func (t *Tracker) tell(in *Incident, f *event.Finding, at time.Time) *event.Finding {
+	if in.Last != nil && at.Before(in.Last.Time) {
+		at = in.Last.Time // a clock went back: what follows is still later, and whoever reads it must not take it for old news
+	}
+	in.Transitions++
+	f.ID, f.Incident, f.Time = id(in.ID, strconv.Itoa(in.Transitions)), in.ID, at.UTC()
+	f.Class, f.State, f.Severity, f.Onset = in.Class, in.State, in.Severity, in.Onset.UTC()
+	f.MaskedRestarts, f.Group = in.Masked, in.Group
+	f.Alike, f.AlikeSlots = 0, nil
+	if in.State != event.Resolved {
+		f.Alike, f.AlikeSlots = t.alike(in)
+	}
+	f.Symptoms = slices.Clone(f.Symptoms) // what was told before stays as it was told
+	for _, one := range in.Absorbed {
+		if !slices.Contains(f.Symptoms, one) {
+			f.Symptoms = append(f.Symptoms, one)
+		}
+	}
+	in.Last = f
+	return f
 }
