@@ -127,11 +127,12 @@ func check(ctx context.Context, files []string) (report, error) {
 		return report{}, err
 	}
 	out.Tests += n
-	if err := problems.sorted(); err == nil {
+	if len(problems) == 0 {
 		out.OK = true
-	} else {
-		out.Problems = problems
+		return out, nil
 	}
+	errors.As(problems.sorted(), &problems)
+	out.Problems = problems
 	return out, nil
 }
 

@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -29,7 +28,7 @@ func Classes() []string {
 const maxDuration = 30 * 24 * time.Hour
 
 // compile turns a rule as written into one that can be evaluated. It reports everything that is wrong with it.
-func compile(s *spec, advice []fs.FS, problems *Problems) (*Rule, bool) {
+func compile(s *spec, folders []folder, problems *Problems) (*Rule, bool) {
 	before := len(*problems)
 	line, _ := place(s.at.key)
 	r := &Rule{ID: s.id, File: s.at.doc.name, Line: line, Pair: time.Hour, Enabled: true}
@@ -69,7 +68,7 @@ func compile(s *spec, advice []fs.FS, problems *Problems) (*Rule, bool) {
 	r.reads = slices.Compact(r.reads)
 	if f, ok := s.fields["summary"]; ok {
 		if text, ok := f.text(); ok {
-			r.summary, _ = parseTemplate(text)
+			r.summary, _ = parseTemplate(text, "summary")
 		}
 	}
 	for _, n := range s.list("evidence") {
@@ -87,19 +86,32 @@ func compile(s *spec, advice []fs.FS, problems *Problems) (*Rule, bool) {
 			r.evidence = append(r.evidence, id)
 		}
 	}
-	if f, ok := s.fields["advice"]; ok {
-		if text, ok := f.text(); ok {
-			lines, names, found := []string(nil), []string(nil), false
-			if validName(text.text) {
-				lines, names, found = adviceLines(text.text, advice)
-			}
-			if !found {
-				f.report("put it into advice/"+text.text+".md beside the rules"+or(names), "advice %q has no file with lines in it", text.text)
-			}
-			r.Advice = lines
+	s.advice(r, folders, problems)
+	return r, len(*problems) == before
+}
+
+// advice reads the lines of the rule's advice file, each of which is a template.
+func (s *spec) advice(r *Rule, folders []folder, problems *Problems) {
+	f, ok := s.fields["advice"]
+	if !ok {
+		return
+	}
+	text, ok := f.text()
+	if !ok {
+		return
+	}
+	lines, names := []scalar(nil), []string(nil)
+	if validName(text.text) {
+		lines, names = adviceLines(text.text, folders, problems)
+	}
+	if len(lines) == 0 {
+		f.report("put it into advice/"+text.text+".md beside the rules"+or(names), "advice %q has no file with lines in it", text.text)
+	}
+	for _, line := range lines {
+		if t, ok := parseTemplate(line, "advice"); ok {
+			r.Advice, r.advice = append(r.Advice, line.text), append(r.advice, t)
 		}
 	}
-	return r, len(*problems) == before
 }
 
 func or(names []string) string {
@@ -252,4 +264,13 @@ func (s *spec) counters(r *Rule, c *compiler) {
 			}
 		}
 	}
+}
+
+func (c *compiler) thresholdNames() []string {
+	var out []string
+	for name := range c.thresholds {
+		out = append(out, "t."+name)
+	}
+	slices.Sort(out)
+	return out
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common"
 	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/interpreter"
@@ -101,6 +102,7 @@ func chainRoot(e ast.Expr) ast.Expr {
 
 // program is one compiled condition. The zero value is the condition that a rule does not have: it is False.
 type program struct {
+	tree  *branch // gives the same without CEL; nil where it cannot
 	run   cel.Program
 	reads []variable.ID
 }
@@ -150,6 +152,14 @@ func (p program) evaluate(s *variable.Sample) (Outcome, string) {
 	if p.run == nil {
 		return False, ""
 	}
+	if p.tree != nil {
+		switch out, missing := p.tree.truth(s); out {
+		case False, True:
+			return out, ""
+		case Unknown:
+			return out, variable.All()[missing].Sensor
+		}
+	}
 	out, _, err := p.run.Eval((*activation)(s))
 	if err != nil {
 		return Unknown, "evaluation: " + err.Error()
@@ -171,7 +181,6 @@ func (p program) evaluate(s *variable.Sample) (Outcome, string) {
 // compiler compiles the expressions of one rule, with its thresholds as constants.
 type compiler struct {
 	env        *environment
-	cel        *cel.Env
 	thresholds map[string]float64
 }
 
@@ -180,17 +189,7 @@ func newCompiler(thresholds map[string]float64) (*compiler, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &compiler{env: e, cel: e.cel, thresholds: thresholds}
-	var options []cel.EnvOption
-	for name, value := range thresholds {
-		options = append(options, cel.Constant("t."+name, cel.DoubleType, types.Double(value)))
-	}
-	if len(options) > 0 {
-		if c.cel, err = e.cel.Extend(options...); err != nil {
-			return nil, fmt.Errorf("declare thresholds: %w", err)
-		}
-	}
-	return c, nil
+	return &compiler{env: e, thresholds: thresholds}, nil
 }
 
 // condition compiles a bool expression; what is wrong is reported at its place in the file.
@@ -208,13 +207,90 @@ func (c *compiler) condition(s scalar, what string) (program, bool) {
 	if loops {
 		options = append(options, cel.CostLimit(comprehensionCost))
 	}
-	run, err := c.cel.Program(checked, options...)
+	run, err := c.env.cel.Program(checked, options...)
 	if err != nil {
 		line, column := s.at(1, 0)
 		s.doc.report(line, column, "", "%s: %v", what, err)
 		return program{}, false
 	}
-	return program{run: run, reads: reads}, true
+	p := program{run: run, reads: reads}
+	if tree, ok := c.tree(checked.NativeRep().Expr()); ok {
+		p.tree = &tree
+	}
+	return p, true
+}
+
+// operations are those that a tree knows, with the kind of their result; an equality and a choice take it from their arguments.
+var operations = map[string]branch{
+	operators.LogicalAnd: {does: opAnd, kind: variable.Bool}, operators.LogicalOr: {does: opOr, kind: variable.Bool}, operators.LogicalNot: {does: opNot, kind: variable.Bool},
+	operators.Less: {does: opLess, kind: variable.Bool}, operators.LessEquals: {does: opLessOrEqual, kind: variable.Bool},
+	operators.Greater: {does: opGreater, kind: variable.Bool}, operators.GreaterEquals: {does: opGreaterOrEqual, kind: variable.Bool},
+	operators.Equals: {does: opEqual, kind: variable.Bool}, operators.NotEquals: {does: opUnequal, kind: variable.Bool},
+	operators.Add: {does: opPlus, kind: variable.Number}, operators.Subtract: {does: opMinus, kind: variable.Number},
+	operators.Multiply: {does: opTimes, kind: variable.Number}, operators.Divide: {does: opDivided, kind: variable.Number}, operators.Negate: {does: opNegative, kind: variable.Number},
+	operators.Conditional: {does: opChoice},
+	operators.In:          {does: opAmong, kind: variable.Bool},
+}
+
+// tree translates a checked expression; ok is false for one that uses more of CEL than a tree has.
+func (c *compiler) tree(e ast.Expr) (n branch, ok bool) {
+	if name, named := chain(e); named {
+		if v, is := constants[name]; is {
+			return branch{kind: variable.Number, number: v}, true
+		}
+		slot, is := c.env.slots[name]
+		if slot.known {
+			return branch{does: opKnown, kind: variable.Bool, id: slot.id}, is
+		}
+		n = branch{does: opReading, id: slot.id}
+		if is {
+			n.kind = variable.All()[slot.id].Kind
+		}
+		return n, is && n.kind != variable.Labels
+	}
+	switch e.Kind() {
+	case ast.LiteralKind:
+		switch v := e.AsLiteral().(type) {
+		case types.Double:
+			return branch{kind: variable.Number, number: float64(v)}, true
+		case types.Bool:
+			n = branch{kind: variable.Bool}
+			if v {
+				n.number = 1
+			}
+			return n, true
+		case types.String:
+			return branch{kind: variable.String, text: string(v)}, true
+		}
+		return n, false
+	case ast.CallKind:
+	default:
+		return n, false
+	}
+	call := e.AsCall()
+	n, ok = operations[call.FunctionName()]
+	if !ok || call.IsMemberFunction() {
+		return n, false
+	}
+	args := call.Args()
+	if n.does == opAmong && args[1].Kind() == ast.ListKind {
+		args = slices.Concat(args[:1], args[1].AsList().Elements())
+	}
+	for i, arg := range args {
+		one, ok := c.tree(arg)
+		if !ok || n.does == opAmong && (one.kind != variable.Number || i > 0 && one.does != opConstant) {
+			return n, false
+		}
+		n.args = append(n.args, one)
+	}
+	switch last := n.args[len(n.args)-1].kind; n.does {
+	case opChoice:
+		n.kind = last
+	case opLess, opLessOrEqual, opGreater, opGreaterOrEqual, opPlus:
+		ok = last == variable.Number
+	}
+	// Words are compared as they are: no sums, no choices of them.
+	return n, ok && n.kind != variable.String
 }
 
 // number computes an expression of numbers and constants, such as `5 * MiB`.
@@ -229,7 +305,7 @@ func (c *compiler) number(s scalar, what string) (float64, bool) {
 		return 0, false
 	}
 	var out ref.Val
-	run, err := c.cel.Program(checked)
+	run, err := c.env.cel.Program(checked)
 	if err == nil {
 		out, _, err = run.Eval(map[string]any{})
 	}
@@ -245,13 +321,14 @@ func (c *compiler) number(s scalar, what string) (float64, bool) {
 	return float64(v), true
 }
 
-// check parses an expression, makes its whole numbers doubles (all numbers of a rule are), and checks its names and types.
+// check parses an expression, makes its whole numbers doubles (all numbers of a rule are), puts in the thresholds, and checks its
+// names and types.
 func (c *compiler) check(s scalar, what string) (checked *cel.Ast, reads []variable.ID, loops, ok bool) {
 	if len(s.text) > maxExpressionBytes {
 		s.doc.report(s.line, s.column, "split the rule", "%s has %d bytes, more than %d", what, len(s.text), maxExpressionBytes)
 		return nil, nil, false, false
 	}
-	parsed, issues := c.cel.Parse(s.text)
+	parsed, issues := c.env.cel.Parse(s.text)
 	if issues.Err() != nil {
 		c.report(s, what, issues)
 		return nil, nil, false, false
@@ -262,13 +339,15 @@ func (c *compiler) check(s scalar, what string) (checked *cel.Ast, reads []varia
 	}
 	factory := ast.NewExprFactory()
 	ast.PostOrderVisit(parsed.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
-		if e.Kind() == ast.LiteralKind {
+		if name, named := chain(e); named && strings.HasPrefix(name, "t.") {
+			e.SetKindCase(factory.NewLiteral(e.ID(), types.Double(c.thresholds[name[2:]])))
+		} else if e.Kind() == ast.LiteralKind {
 			if n, whole := e.AsLiteral().(types.Int); whole {
 				e.SetKindCase(factory.NewLiteral(e.ID(), types.Double(n)))
 			}
 		}
 	}))
-	checked, issues = c.cel.Check(parsed)
+	checked, issues = c.env.cel.Check(parsed)
 	if issues.Err() != nil {
 		c.report(s, what, issues)
 		return nil, nil, false, false
@@ -329,15 +408,6 @@ func (c *compiler) names(s scalar, what string, parsed *ast.AST) (reads []variab
 	}))
 	slices.Sort(reads)
 	return slices.Compact(reads), loops, ok
-}
-
-func (c *compiler) thresholdNames() []string {
-	var out []string
-	for name := range c.thresholds {
-		out = append(out, "t."+name)
-	}
-	slices.Sort(out)
-	return out
 }
 
 // report moves CEL's messages to their places in the file.

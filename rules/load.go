@@ -34,8 +34,16 @@ func (p *Pack) Rule(id string) *Rule {
 type file struct {
 	name    string
 	content []byte
-	advice  fs.FS // holds NAME.md; nil when there is none
+	advice  folder
 }
+
+// folder holds advice as NAME.md. The zero value holds nothing.
+type folder struct {
+	name  string // for messages
+	files fs.FS
+}
+
+const maxAdviceBytes = 64 << 10
 
 // Builtin returns the shipped rules.
 func Builtin() (*Pack, error) { return Load() }
@@ -69,7 +77,8 @@ func readFile(p string) (file, error) {
 	if err != nil {
 		return file{}, fmt.Errorf("read rules: %w", err)
 	}
-	return file{name: p, content: content, advice: os.DirFS(filepath.Join(filepath.Dir(p), "advice"))}, nil
+	beside := filepath.Join(filepath.Dir(p), "advice")
+	return file{name: p, content: content, advice: folder{beside, os.DirFS(beside)}}, nil
 }
 
 func isTest(name string) bool { return strings.HasSuffix(name, "_test.yaml") }
@@ -92,7 +101,7 @@ func builtinFiles() ([]file, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read built-in rules: %w", err)
 		}
-		out = append(out, file{name: name, content: content, advice: advice})
+		out = append(out, file{name: name, content: content, advice: folder{"builtin/advice", advice}})
 	}
 	return out, nil
 }
@@ -105,9 +114,11 @@ func load(builtin, user []file) (*Pack, error) {
 		names[i] = s.id
 	}
 	above := readSpecs(user, names, &problems)
-	var advice []fs.FS
+	var advice []folder
 	for _, f := range slices.Concat(user, builtin) {
-		advice = append(advice, f.advice)
+		if f.advice.files != nil && !slices.ContainsFunc(advice, func(other folder) bool { return other.name == f.advice.name }) {
+			advice = append(advice, f.advice)
+		}
 	}
 	pack := &Pack{}
 	for _, s := range merge(below, above) {
@@ -209,31 +220,34 @@ func validName(s string) bool {
 	return true
 }
 
-// adviceLines reads NAME.md from the first folder that holds it: imperative lines, list marks and headings taken off.
-func adviceLines(name string, folders []fs.FS) ([]string, []string, bool) {
-	var names []string
+// adviceLines reads NAME.md from the first folder that holds it: imperative lines, each at its place, list marks and headings taken
+// off. Where no folder does, it returns the names that there are.
+func adviceLines(name string, folders []folder, problems *Problems) (lines []scalar, names []string) {
 	for _, folder := range folders {
-		if folder == nil {
-			continue
-		}
-		content, err := fs.ReadFile(folder, name+".md")
+		content, err := fs.ReadFile(folder.files, name+".md")
 		if err != nil {
-			if all, err := fs.Glob(folder, "*.md"); err == nil {
+			if all, err := fs.Glob(folder.files, "*.md"); err == nil {
 				for _, one := range all {
 					names = append(names, strings.TrimSuffix(path.Base(one), ".md"))
 				}
 			}
 			continue
 		}
-		var lines []string
-		for line := range strings.Lines(string(content)) {
-			line = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "- "))
-			if line != "" && !strings.HasPrefix(line, "#") {
-				lines = append(lines, line)
+		doc := &document{name: filepath.Join(folder.name, name+".md"), problems: problems}
+		if len(content) > maxAdviceBytes {
+			doc.report(0, 0, "keep what an on-call engineer has time to read", "file has %d bytes, more than %d", len(content), maxAdviceBytes)
+			return nil, nil
+		}
+		doc.lines = strings.Split(strings.ReplaceAll(string(content), "\r\n", "\n"), "\n")
+		for i, line := range doc.lines {
+			text := strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "- "))
+			if text != "" && !strings.HasPrefix(text, "#") {
+				before, _, _ := strings.Cut(line, text)
+				lines = append(lines, scalar{doc: doc, text: text, line: i + 1, column: 1 + len([]rune(before))})
 			}
 		}
-		return lines, nil, len(lines) > 0
+		return lines, nil
 	}
 	slices.Sort(names)
-	return nil, slices.Compact(names), false
+	return nil, slices.Compact(names)
 }

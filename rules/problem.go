@@ -3,6 +3,7 @@ package rules
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -76,7 +77,7 @@ func (p Problems) sorted() error {
 		}
 		return a.Column < b.Column
 	})
-	return p
+	return slices.Compact(p) // two rules may share one piece of advice
 }
 
 // nearest suggests the closest of the names, or nothing when none is close; of two that are equally close the one that begins alike.

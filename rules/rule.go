@@ -41,7 +41,7 @@ type Rule struct {
 	Alone, With string // severities: of the condition alone, and with a symptom
 
 	Explains []string // classes that this one explains
-	Advice   []string // the lines of the advice file
+	Advice   []string // the lines of the advice file as written; AdviceFor fills them
 	Shadow   bool     // judged and recorded, never announced
 	Enabled  bool
 
@@ -52,6 +52,7 @@ type Rule struct {
 	when, confirm, with program
 	against             []counter
 	summary             template
+	advice              []template
 	evidence            []variable.ID
 	reads               []variable.ID
 }
@@ -99,7 +100,20 @@ func (r *Rule) Against(s *variable.Sample) []event.CounterEvidence {
 }
 
 // Summary fills the rule's sentence; a value that is missing reads "unknown".
-func (r *Rule) Summary(s *variable.Sample) string { return r.summary.fill(s) }
+func (r *Rule) Summary(s *variable.Sample) string { return r.summary.fill(s, inSummary) }
+
+// AdviceFor fills the lines of the advice file with the sample's values; a value that is missing reads "not known (no data from …)",
+// with the sensor's name, unless its part of the line is in [[ ]] and so left out. A rule without advice has no lines.
+func (r *Rule) AdviceFor(s *variable.Sample) []string {
+	if len(r.advice) == 0 {
+		return nil
+	}
+	out := make([]string, len(r.advice))
+	for i, line := range r.advice {
+		out[i] = line.fill(s, inAdvice)
+	}
+	return out
+}
 
 // Evidence returns the rule's numbers that are known, in the order of the file.
 func (r *Rule) Evidence(s *variable.Sample) event.Measures {

@@ -7,41 +7,78 @@ import (
 	"lowtide/rules/variable"
 )
 
-// template is a sentence with variables: literal, variable, literal, variable, …, literal.
+// template is a sentence with variables, such as `Live memory rises {{live.growth}}/h`. A part in double brackets is left out when
+// one of its variables is unknown: `failed[[ with {{oom.free_bytes}} free]]`.
 type template struct {
-	literals []string
-	ids      []variable.ID
+	parts []part
 }
 
-// parseTemplate reads `… {{live.growth}}/h …` and reports names that do not exist.
-func parseTemplate(s scalar) (template, bool) {
+// part is a piece of a template: literal, variable, literal, variable, …, literal.
+type part struct {
+	literals []string
+	ids      []variable.ID
+	optional bool
+}
+
+// parseTemplate reads a sentence; what is the name of its field in messages. It reports names that do not exist and brackets
+// without an end.
+func parseTemplate(s scalar, what string) (template, bool) {
 	var t template
-	rest, offset, ok := s.text, 0, true
-	for {
-		before, after, open := strings.Cut(rest, "{{")
-		t.literals = append(t.literals, before)
-		if !open {
-			return t, ok
-		}
-		start := offset + len(before)
-		inner, next, closed := strings.Cut(after, "}}")
-		line := 1 + strings.Count(s.text[:start], "\n")
-		column := len([]rune(s.text[strings.LastIndexByte(s.text[:start], '\n')+1 : start]))
+	ok := true
+	report := func(offset int, hint, message string) {
+		line := 1 + strings.Count(s.text[:offset], "\n")
+		column := len([]rune(s.text[strings.LastIndexByte(s.text[:offset], '\n')+1 : offset]))
 		atLine, atColumn := s.at(line, column)
-		if !closed {
-			s.doc.report(atLine, atColumn, "close it with }}", "summary: {{ has no end")
-			return t, false
-		}
-		name := strings.TrimSpace(inner)
-		id, found := variable.Lookup(name)
-		if !found {
-			s.doc.report(atLine, atColumn, suggestVariable(name), "summary: unknown variable %s", name)
-			ok = false
-		}
-		t.ids = append(t.ids, id)
-		offset = start + 2 + len(inner) + 2
-		rest = next
+		s.doc.report(atLine, atColumn, hint, "%s: %s", what, message)
+		ok = false
 	}
+	var p part
+	var b strings.Builder
+	end := func() {
+		p.literals = append(p.literals, b.String())
+		b.Reset()
+		t.parts = append(t.parts, p)
+	}
+	opened := 0
+	for i := 0; i < len(s.text); {
+		rest := s.text[i:]
+		switch {
+		case strings.HasPrefix(rest, "{{"):
+			inner, _, closed := strings.Cut(rest[2:], "}}")
+			if !closed {
+				report(i, "close it with }}", "{{ has no end")
+				return t, false
+			}
+			name := strings.TrimSpace(inner)
+			id, found := variable.Lookup(name)
+			if !found {
+				report(i, suggestVariable(name), "unknown variable "+name)
+			}
+			p.literals, p.ids = append(p.literals, b.String()), append(p.ids, id)
+			b.Reset()
+			i += 2 + len(inner) + 2
+		case strings.HasPrefix(rest, "[[") && !p.optional:
+			end()
+			p, opened = part{optional: true}, i
+			i += 2
+		case strings.HasPrefix(rest, "]]") && p.optional:
+			if len(p.ids) == 0 {
+				report(opened, "remove the brackets: the part is left out when a variable in it is unknown", "[[ ]] holds no variable")
+			}
+			end()
+			p = part{}
+			i += 2
+		default:
+			b.WriteByte(s.text[i])
+			i++
+		}
+	}
+	if p.optional {
+		report(opened, "close it with ]]", "[[ has no end")
+		return t, false
+	}
+	end()
+	return t, ok
 }
 
 func variableNames() []string {
@@ -53,22 +90,43 @@ func variableNames() []string {
 	return out
 }
 
-func (t template) fill(s *variable.Sample) string {
+// fill writes the sentence; unknown says what stands in the place of a variable without a value.
+func (t template) fill(s *variable.Sample, unknown func(variable.Variable) string) string {
 	var b strings.Builder
-	for i, literal := range t.literals {
-		b.WriteString(literal)
-		if i < len(t.ids) {
-			b.WriteString(quantity(s, t.ids[i], t.literals[i+1]))
+	for _, p := range t.parts {
+		if p.optional && !p.known(s) {
+			continue
+		}
+		for i, literal := range p.literals {
+			b.WriteString(literal)
+			if i == len(p.ids) {
+				break
+			}
+			if id := p.ids[i]; s.Known(id) {
+				b.WriteString(quantity(s, id, p.literals[i+1]))
+			} else {
+				b.WriteString(unknown(variable.All()[id]))
+			}
 		}
 	}
 	return b.String()
 }
 
-// quantity writes a value with its unit. A divisor that the sentence writes itself (`{{live.growth}}/h`) is not written twice.
-func quantity(s *variable.Sample, id variable.ID, after string) string {
-	if !s.Known(id) {
-		return "unknown"
+func (p part) known(s *variable.Sample) bool {
+	for _, id := range p.ids {
+		if !s.Known(id) {
+			return false
+		}
 	}
+	return true
+}
+
+// inSummary and inAdvice are what a sentence says of a value that is missing. Advice names the sensor that would tell.
+func inSummary(variable.Variable) string  { return "unknown" }
+func inAdvice(v variable.Variable) string { return "not known (no data from " + v.Sensor + ")" }
+
+// quantity writes a known value with its unit. A divisor that the sentence writes itself (`{{live.growth}}/h`) is not written twice.
+func quantity(s *variable.Sample, id variable.ID, after string) string {
 	v := variable.All()[id]
 	switch v.Kind {
 	case variable.Number:

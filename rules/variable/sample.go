@@ -16,27 +16,41 @@ type Sample struct {
 	generation []uint64
 	boxed      []any    // the form that a rule reads, made once per change
 	boxedAt    []uint64 // the generation that boxed holds; the first value has generation 1
+	touched    Set      // what has changed since Settle
+	all        []Variable
 }
 
 // NewSample returns a sample in which everything is unknown.
 func NewSample() *Sample {
-	n := len(All())
+	all := All()
+	n := len(all)
 	return &Sample{
 		numbers: make([]float64, n), strings: make([]string, n), known: make([]uint64, (n+63)/64),
-		generation: make([]uint64, n), boxed: make([]any, n), boxedAt: make([]uint64, n),
+		generation: make([]uint64, n), boxed: make([]any, n), boxedAt: make([]uint64, n), touched: NewSet(), all: all,
 	}
 }
 
 func (s *Sample) must(id ID, kind Kind) {
-	if v := All()[id]; v.Kind != kind {
-		panic(fmt.Sprintf("rule variable %s is a %s, not a %s", v.Name, v.Kind, kind))
+	if s.all[id].Kind != kind {
+		s.wrong(id, kind)
 	}
+}
+
+func (s *Sample) wrong(id ID, kind Kind) {
+	panic(fmt.Sprintf("rule variable %s is a %s, not a %s", s.all[id].Name, s.all[id].Kind, kind))
 }
 
 func (s *Sample) mark(id ID) {
 	s.known[id/64] |= 1 << (id % 64)
 	s.generation[id]++
+	s.touched.add(id)
 }
+
+// Touched says whether any variable of the set has changed since Settle; of a new sample, whether any was ever set.
+func (s *Sample) Touched(of Set) bool { return s.touched.meets(of) }
+
+// Settle forgets what has changed: whoever asks by Touched has taken all of it in.
+func (s *Sample) Settle() { clear(s.touched) }
 
 // SetNumber sets a number in base units; NaN makes it unknown. It panics when the variable is no number, as all setters do.
 func (s *Sample) SetNumber(id ID, value float64) {
@@ -91,6 +105,7 @@ func (s *Sample) Unset(id ID) {
 	if s.Known(id) {
 		s.known[id/64] &^= 1 << (id % 64)
 		s.generation[id]++
+		s.touched.add(id)
 	}
 }
 
@@ -142,7 +157,7 @@ func (s *Sample) Boxed(id ID, box func(any) any) (value any, known bool) {
 	if s.boxedAt[id] == s.generation[id] {
 		return s.boxed[id], true
 	}
-	switch All()[id].Kind {
+	switch s.all[id].Kind {
 	case Number:
 		value = box(s.numbers[id])
 	case Bool:
