@@ -1,6 +1,7 @@
-// Package sim owns the source that simulates hosts and workers, in the form of the recordings: per tick a gpu, a gpu_process, an
-// allocator, an engine and a process event. The same options give the same values. It refuses to simulate verdicts: what its
-// workers have is only in their numbers.
+// Package sim owns simulated hosts and workers: a queue, a caching allocator, a heap and what a scenario plants in them, seen tick by
+// tick as a collector sees them. It gives them as a source, for demonstrations, and as recordings with a known right verdict, for
+// the scorecard. The same seed gives the same events. It refuses to simulate verdicts: what its workers have is only in their
+// numbers, and what is right is what was planted.
 package sim
 
 import (
@@ -33,14 +34,10 @@ type Options struct {
 // Source is a small fleet.
 type Source struct {
 	o       Options
-	hosts   []*host
+	world   *world
 	next    time.Time // of the step being emitted
 	pending int       // host at which the step was cut
-}
-
-type host struct {
-	identity *event.Host
-	workers  []*worker
+	events  []*event.Event
 }
 
 // New builds the fleet.
@@ -77,35 +74,39 @@ func (s *Source) Collect(ctx context.Context, tick time.Time) ([]*event.Event, e
 	if s.o.Ready != nil && !s.o.Ready() {
 		return nil, nil
 	}
-	if s.hosts == nil {
+	if s.world == nil {
 		if s.next.IsZero() {
 			s.next = tick.UTC().Truncate(time.Second)
 		}
 		s.populate(s.next)
 	}
-	var events []*event.Event
+	s.events = nil
 	for ; !s.next.After(tick); s.next = s.next.Add(s.o.Step) {
-		for ; s.pending < len(s.hosts); s.pending++ {
-			if len(events) > 0 && (len(events)+eventsPerWorker*s.o.Workers > maxEvents || ctx.Err() != nil) {
-				return events, nil
+		if s.pending == 0 {
+			s.world.begin(s.next.Sub(s.world.start))
+		}
+		for ; s.pending < len(s.world.hosts); s.pending++ {
+			if len(s.events) > 0 && (len(s.events)+eventsPerWorker*s.o.Workers > maxEvents || ctx.Err() != nil) {
+				return s.events, nil
 			}
-			h := s.hosts[s.pending]
-			for _, w := range h.workers {
-				events = append(events, w.step(h.identity, s.next, s.o.Step)...)
-			}
+			s.world.hosts[s.pending].advance()
+			s.world.hosts[s.pending].report()
 		}
 		s.pending = 0
 	}
-	return events, nil
+	return s.events, nil
 }
 
+// populate makes the fleet. Its workers are in the middle of their lives: what a collector tells is what they do.
 func (s *Source) populate(start time.Time) {
-	for i := range s.o.Hosts {
-		h := &host{identity: &event.Host{Cluster: event.Token(s.o.Cluster), Name: fmt.Sprintf("sim-%03d", i), BootId: fmt.Sprintf("sim-boot-%d-%d", s.o.Seed, i)}}
+	w := newWorld(s.o.Seed, 0, start, 0, s.o.Step)
+	w.plain, w.send = true, func(e *event.Event) { s.events = append(s.events, e) }
+	for n := range s.o.Hosts {
+		h := w.newHost()
+		h.identity.Cluster = event.Token(s.o.Cluster)
 		for j := range s.o.Workers {
-			n := i*s.o.Workers + j
-			h.workers = append(h.workers, newWorker(s.o.Seed, n, j, s.o.Kinds[n%len(s.o.Kinds)], start))
+			h.demo(s.o.Kinds[(n*s.o.Workers+j)%len(s.o.Kinds)])
 		}
-		s.hosts = append(s.hosts, h)
 	}
+	s.world = w
 }
