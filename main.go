@@ -16,6 +16,7 @@ import (
 
 	"lowtide/collector"
 	"lowtide/collector/nvml"
+	"lowtide/collector/sim"
 	"lowtide/processor"
 	"lowtide/rules"
 	"lowtide/sink"
@@ -25,14 +26,16 @@ import (
 type commands struct {
 	Config kong.ConfigFlag `placeholder:"FILE" env:"LOWTIDE_CONFIG" help:"Settings: flags by their names, at the top or under a command's name. Also read from /etc/lowtide/lowtide.yaml."`
 
-	Up          UpCommand               `cmd:"" help:"Run everything on this machine."`
-	Collect     collector.Command       `cmd:"" help:"Run the agent of one host."`
-	NVMLChild   nvml.ChildCommand       `cmd:"" name:"nvml-child" hidden:""`
-	Record      collector.RecordCommand `cmd:"" help:"Write what the collector of this host sees as a recording."`
-	Process     ProcessCommand          `cmd:"" help:"Judge, store and announce what the collectors publish."`
-	Engine      engine.Command          `cmd:"" help:"Run the embedded ClickHouse engine."`
-	EngineChild engine.ChildCommand     `cmd:"" hidden:""`
-	Replay      processor.ReplayCommand `cmd:"" help:"Judge recordings: no broker, no store, no clock."`
+	Up          UpCommand                `cmd:"" help:"Run everything on this machine."`
+	Collect     collector.Command        `cmd:"" help:"Run the agent of one host."`
+	NVMLChild   nvml.ChildCommand        `cmd:"" name:"nvml-child" hidden:""`
+	Record      collector.RecordCommand  `cmd:"" help:"Write what the collector of this host sees as a recording."`
+	Process     ProcessCommand           `cmd:"" help:"Judge, store and announce what the collectors publish."`
+	Engine      engine.Command           `cmd:"" help:"Run the embedded ClickHouse engine."`
+	EngineChild engine.ChildCommand      `cmd:"" hidden:""`
+	Replay      processor.ReplayCommand  `cmd:"" help:"Judge recordings: no broker, no store, no clock."`
+	Explain     processor.ExplainCommand `cmd:"" help:"Say what a live worker looks like, and why."`
+	Simulate    sim.Command              `cmd:"" help:"Write recordings of simulated workers, healthy ones and with every class of failure."`
 	Rules       struct {
 		Check rules.CheckCommand `cmd:"" help:"Check rule files and run their tests."`
 	} `cmd:"" help:"Work on rules."`

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"lowtide/event"
+	"lowtide/processor"
 	"lowtide/processor/broker"
 )
 
@@ -32,7 +32,7 @@ func (c *TailCommand) Run(ctx context.Context) error {
 	if c.Stdout == nil {
 		c.Stdout = os.Stdout
 	}
-	address, err := c.address()
+	address, err := processor.BrokerAddress(c.NATS, c.Data)
 	if err != nil {
 		return err
 	}
@@ -60,24 +60,6 @@ func (c *TailCommand) Run(ctx context.Context) error {
 			}
 		}
 	}
-}
-
-func (c *TailCommand) address() (string, error) {
-	if c.NATS != "" {
-		return c.NATS, nil
-	}
-	path := filepath.Join(c.Data, "up.json")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "", &broker.Failure{What: "find the running broker: " + err.Error(), Remedy: "start `lowtide up`, or name a broker with --nats", Err: err}
-	}
-	var left struct {
-		NATS string `json:"nats"`
-	}
-	if err := json.Unmarshal(text, &left); err != nil || left.NATS == "" {
-		return "", &broker.Failure{What: "read " + path + ": it names no broker", Remedy: "start `lowtide up` again, or name a broker with --nats", Err: err}
-	}
-	return left.NATS, nil
 }
 
 // print writes one message. What is no message of ours is said, not dropped: tail is for finding out who sends what.

@@ -39,7 +39,8 @@ func withoutHost(e *Event) *Event {
 }
 
 // DecodeBatch reads a message. A content type of application/json selects the JSON form, in which 64-bit integers are numbers
-// and the events stand as in a recording. Every event has its host afterwards. Warnings name fields that were left out.
+// and the events stand as in a recording. Every event has its host afterwards; events may share it, as those of a Reader do. Warnings
+// name fields that were left out.
 func DecodeBatch(contentType string, data []byte) (*Batch, []string, error) {
 	if len(data) > MaxBatch {
 		return nil, nil, fmt.Errorf("%w: %d bytes, the limit is %d", ErrEnvelope, len(data), MaxBatch)
@@ -78,8 +79,9 @@ func decodeJSONBatch(data []byte) (*Batch, []string, error) {
 	}
 	b := &Batch{Schema: in.Schema, Host: in.Host, Source: in.Source, Producer: in.Producer, Lane: in.Lane, Sequence: in.Sequence}
 	var warnings []string
+	events := newDecoder()
 	for i, text := range in.Events {
-		e, found, err := UnmarshalEvent(text)
+		e, found, err := events.event(text)
 		if err != nil {
 			return nil, nil, fmt.Errorf("event %d: %w", i, err)
 		}

@@ -92,7 +92,7 @@ func Validate(e *Event) error {
 		}
 	}
 	switch {
-	case e.Worker == nil && (e.GpuProcess != nil || e.Allocator != nil || e.Engine != nil || e.Process != nil || e.Lifecycle != nil):
+	case e.Worker == nil && aboutProcess(e):
 		return fmt.Errorf("field worker: missing; %s is about a process", name)
 	case e.Worker != nil && e.Worker.Pid <= 0:
 		return fmt.Errorf("field worker.pid: %d is no process", e.Worker.Pid)
@@ -100,4 +100,8 @@ func Validate(e *Event) error {
 		return errors.New("field gpu.uuid: missing")
 	}
 	return nil
+}
+
+func aboutProcess(e *Event) bool {
+	return e.GpuProcess != nil || e.Allocator != nil || e.Engine != nil || e.Process != nil || e.Lifecycle != nil
 }

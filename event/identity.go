@@ -46,28 +46,47 @@ func HostKey(h *Host) string { return h.GetCluster() + "/" + h.GetName() }
 // WorkerKey names one process life: boot id, pid and raw start ticks, since a clock step changes a computed start time. Without
 // them it is pid@start_time, prefixed by the host as every key is.
 func WorkerKey(h *Host, w *Worker) string {
-	pid := strconv.FormatInt(w.GetPid(), 10)
-	if h.GetBootId() != "" && w.StartTicks != nil {
-		return HostKey(h) + "/" + h.BootId + "/" + pid + "/" + strconv.FormatUint(*w.StartTicks, 10)
+	room := make([]byte, 0, 128) // on the stack: this is asked for every event
+	key := appendHost(room, h)
+	switch {
+	case h.GetBootId() != "" && w.StartTicks != nil:
+		key = append(append(key, h.BootId...), '/')
+		key = append(strconv.AppendInt(key, w.Pid, 10), '/')
+		key = strconv.AppendUint(key, *w.StartTicks, 10)
+	case w.StartTime == nil:
+		key = strconv.AppendInt(key, w.Pid, 10)
+	default:
+		key = append(strconv.AppendInt(key, w.Pid, 10), '@')
+		key = w.StartTime.AsTime().AppendFormat(key, time.RFC3339Nano)
 	}
-	if w.StartTime == nil {
-		return HostKey(h) + "/" + pid
-	}
-	return HostKey(h) + "/" + pid + "@" + w.StartTime.AsTime().Format(time.RFC3339Nano)
+	return string(key)
 }
 
 // InstanceKey names the process tree behind one endpoint: cluster/host/unit/engine_index.
 func InstanceKey(h *Host, w *Worker) string {
-	return HostKey(h) + "/" + unit(w) + "/" + strconv.FormatInt(w.GetEngineIndex(), 10)
+	room := make([]byte, 0, 128)
+	return string(appendInstance(room, h, w))
 }
 
 // SlotKey names what a restart comes back to: cluster/host/unit/engine_index/rank. A front end or a core without a rank stands
 // beside rank 0, not in its place: its role takes the rank's.
 func SlotKey(h *Host, w *Worker) string {
+	room := make([]byte, 0, 128)
+	key := append(appendInstance(room, h, w), '/')
 	if role := w.GetRole(); w != nil && w.Rank == nil && role != "" && role != "worker" {
-		return InstanceKey(h, w) + "/" + role
+		return string(append(key, role...))
 	}
-	return InstanceKey(h, w) + "/" + strconv.FormatInt(w.GetRank(), 10)
+	return string(strconv.AppendInt(key, w.GetRank(), 10))
+}
+
+func appendHost(key []byte, h *Host) []byte {
+	key = append(append(key, h.GetCluster()...), '/')
+	return append(append(key, h.GetName()...), '/')
+}
+
+func appendInstance(key []byte, h *Host, w *Worker) []byte {
+	key = append(append(appendHost(key, h), unit(w)...), '/')
+	return strconv.AppendInt(key, w.GetEngineIndex(), 10)
 }
 
 // unit falls back to what stays the same over a restart: the sorted GPUs, else engine and model.

@@ -77,13 +77,18 @@ func lineOf(e *Event) (*line, error) {
 // UnmarshalEvent reads the JSON form of an event and validates it, except for the host, which a Batch may fill in. Fields that
 // the vocabulary does not have are kept out and named in warnings; a body that it does not have becomes OtherBody.
 func UnmarshalEvent(text []byte) (e *Event, warnings []string, err error) {
+	return new(decoder).event(text)
+}
+
+// unmarshalStrictly is what defines an event in JSON; a decoder's scan only anticipates it.
+func unmarshalStrictly(text []byte) (e *Event, warnings []string, err error) {
 	if len(text) > MaxLine {
 		return nil, nil, fmt.Errorf("event is %d bytes long, the limit is %d", len(text), MaxLine)
 	}
 	if e, err = decodeLine(text, json.RejectUnknownMembers(true)); err == nil {
 		return e, nil, nil
 	}
-	// The slow path, taken only by what the strict reader refuses: unknown bodies and fields, and 5.0 where 5 is meant.
+	// The slowest path, taken only by what the strict reader refuses: unknown bodies and fields, and 5.0 where 5 is meant.
 	clean, warnings := normalise(text, (*Event)(nil).ProtoReflect().Descriptor())
 	if e, err = decodeLine(clean); err != nil {
 		return nil, nil, err
@@ -95,6 +100,9 @@ func decodeLine(text []byte, more ...json.Options) (*Event, error) {
 	l := line{Event: new(Event)}
 	if err := json.Unmarshal(text, &l, append(more, options)...); err != nil {
 		return nil, place(err)
+	}
+	if l.Event == nil {
+		return nil, errors.New("cannot take a JSON null")
 	}
 	if len(l.Shadow) > 0 {
 		return nil, errors.New("field other_body: is the wire's own; write the body under its own name")

@@ -2,6 +2,7 @@ package event
 
 import (
 	"math"
+	"slices"
 	"strconv"
 
 	json "github.com/go-json-experiment/json"
@@ -27,6 +28,7 @@ func normalise(text []byte, of protoreflect.MessageDescriptor) (clean []byte, wa
 	if !n.changed {
 		return text, nil
 	}
+	slices.Sort(n.warnings) // the order of a map is another one each time
 	return reencode(object, text), n.warnings
 }
 

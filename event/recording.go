@@ -3,10 +3,11 @@ package event
 import (
 	"bufio"
 	"bytes"
-	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/klauspost/compress/gzip"
 )
 
 // maxWarnings bounds what one recording may complain about; the rest is only counted.
@@ -16,6 +17,7 @@ const maxWarnings = 20
 type Reader struct {
 	name     string
 	lines    *bufio.Reader
+	events   *decoder
 	line     int
 	warned   map[string]int
 	warnings []string
@@ -32,11 +34,12 @@ func NewReader(r io.Reader, name string) (*Reader, error) {
 		}
 		buffered = bufio.NewReaderSize(unzipped, 256<<10)
 	}
-	return &Reader{name: name, lines: buffered, warned: make(map[string]int)}, nil
+	return &Reader{name: name, lines: buffered, events: newDecoder(), warned: make(map[string]int)}, nil
 }
 
 // Next returns the next event, io.EOF after the last. After any other error the recording is at its end: what follows a torn
-// line cannot be trusted to be in order.
+// line cannot be trusted to be in order. Events share the Time, the Host and the Worker that they have in common: these may be
+// replaced in an event, but never changed.
 func (r *Reader) Next() (*Event, error) {
 	for {
 		text, err := r.next()
@@ -47,7 +50,7 @@ func (r *Reader) Next() (*Event, error) {
 		if len(text) == 0 {
 			continue
 		}
-		e, warnings, err := UnmarshalEvent(text)
+		e, warnings, err := r.events.event(text)
 		if err == nil && e.Host == nil {
 			err = errors.New("field host: missing")
 		}
@@ -79,7 +82,7 @@ func (r *Reader) next() ([]byte, error) {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
 		return nil, r.fail(err)
 	}
-	return long, nil // too long is UnmarshalEvent's to refuse
+	return long, nil // too long is the decoder's to refuse
 }
 
 func (r *Reader) fail(err error) error { return fmt.Errorf("%s:%d: %w", r.name, r.line, err) }

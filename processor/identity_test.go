@@ -56,7 +56,7 @@ func TestAWorkerIsKnownBetterOverTime(t *testing.T) {
 	if w := j.workers[event.WorkerKey(host, front)]; w.Slot != "c/h/port-8000/0/frontend" || w.Sample().Known(variable.Must("running.now")) {
 		t.Errorf("the front end of slot %s took the event of index 1 for its own", w.Slot)
 	}
-	if got := len(j.devices["c/h/GPU-a"]); got != 1 {
+	if got := len(j.hosts[hostName{"c", "h"}].cards["GPU-a"].users); got != 1 {
 		t.Errorf("%d workers are found by their GPU", got)
 	}
 }

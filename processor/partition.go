@@ -20,15 +20,20 @@ type partition struct {
 	js       jetstream.JetStream
 	log      *slog.Logger
 	judge    *Judge
+	verdicts *Verdicts // nil where nothing is published
 	findings []*event.Finding
 	marks    map[string]uint64 // high-water mark per host, producer and lane
 	applied  uint64            // stream sequence
 	refused  int
+	ticked   time.Time // broker time that the judge was told last
 }
 
-func newPartition(number int, o Options) *partition {
-	p := &partition{number: number, js: o.JS, log: o.Log.With("partition", number), marks: make(map[string]uint64)}
-	p.judge = NewJudge(o.Pack, func(f *event.Finding) { p.findings = append(p.findings, f) })
+// tickEvery is how often the judge is told the broker's time, by which hosts are missed.
+const tickEvery = 30 * time.Second
+
+func newPartition(number int, o Options, board *Board, verdicts *Verdicts) *partition {
+	p := &partition{number: number, js: o.JS, log: o.Log.With("partition", number), marks: make(map[string]uint64), verdicts: verdicts}
+	p.judge = NewJudgeWith(o.Pack, board, func(f *event.Finding) { p.findings = append(p.findings, f) })
 	return p
 }
 
@@ -100,6 +105,7 @@ func (p *partition) rebuild(ctx context.Context, consumer jetstream.Consumer) er
 				break
 			}
 			p.apply(m, meta.Sequence.Stream)
+			p.pass(meta.Timestamp)
 			if meta.Sequence.Stream <= floor {
 				p.findings = nil
 			}
@@ -124,6 +130,7 @@ func (p *partition) take(ctx context.Context, consumer jetstream.Consumer) error
 			return fmt.Errorf("read metadata: %w", err)
 		}
 		p.apply(m, meta.Sequence.Stream)
+		p.pass(meta.Timestamp)
 		last = m
 		if err := p.publishAll(ctx); err != nil {
 			return err
@@ -163,6 +170,13 @@ func (p *partition) apply(m jetstream.Msg, sequence uint64) {
 	}
 	for _, e := range batch.Events {
 		p.judge.Apply(e)
+	}
+}
+
+func (p *partition) pass(now time.Time) {
+	if now.Sub(p.ticked) >= tickEvery {
+		p.ticked = now
+		p.judge.Tick(now)
 	}
 }
 
@@ -210,6 +224,10 @@ func (p *partition) publish(ctx context.Context) error {
 		cancel()
 		if err != nil {
 			return fmt.Errorf("publish finding %s: %w", f.ID, err)
+		}
+		// Advice for routers, beside the finding: it is no reason to keep the finding back, nor to announce it again.
+		if err := p.verdicts.Put(ctx, f); err != nil {
+			p.log.Warn("verdict not written", "incident", f.Incident, "error", err)
 		}
 		p.findings = p.findings[1:]
 	}

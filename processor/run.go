@@ -33,10 +33,15 @@ func Run(ctx context.Context, o Options) error {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	verdicts, err := OpenVerdicts(ctx, o.JS, time.Now)
+	if err != nil {
+		return err
+	}
+	board := NewBoard() // peers are compared across partitions
 	var running sync.WaitGroup
 	for p := range o.Partitions {
 		running.Go(func() {
-			if err := newPartition(p, o).run(ctx); err != nil && ctx.Err() == nil {
+			if err := newPartition(p, o, board, verdicts).run(ctx); err != nil && ctx.Err() == nil {
 				stop(fmt.Errorf("judge partition %d: %w", p, err))
 			}
 		})

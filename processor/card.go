@@ -1,0 +1,423 @@
+package processor
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"lowtide/event"
+	"lowtide/processor/trend"
+	"lowtide/rules/variable"
+)
+
+const (
+	episode      = time.Hour      // errors of one trouble of a card come within this time of each other
+	memoryOfCard = 24 * time.Hour // an error that is older, with none after it, is history
+	orphanStep   = 15 * time.Minute
+	orphanPoints = 96      // then every second one goes
+	orphanFloor  = 4 << 20 // two quanta of the driver
+	settling     = 2 * time.Minute
+	orphanFactor = 8 // σ that a step has to be larger than
+)
+
+// cardIDs are the variables of a card, found once.
+var cardIDs = struct {
+	first, last, count, application, device                                        variable.ID
+	uncorrected, corrected, eccFirst, rows, pending, utilization, cluster, host    variable.ID
+	now, level, growth, low, high, z, early, steady, isLevel, filling, step, ratio variable.ID
+}{
+	variable.Must("xid.first"), variable.Must("xid.last"), variable.Must("xid.count"), variable.Must("xid.application"), variable.Must("symptom.device"),
+	variable.Must("ecc.uncorrected_delta"), variable.Must("ecc.corrected_delta"), variable.Must("ecc.first"), variable.Must("remap.rows_delta"),
+	variable.Must("remap.pending"), variable.Must("utilization.now"), variable.Must("cluster"), variable.Must("host"),
+	variable.Must("orphan.now"), variable.Must("orphan.level_bytes"), variable.Must("orphan.growth"), variable.Must("orphan.growth_low"),
+	variable.Must("orphan.growth_high"), variable.Must("orphan.z"), variable.Must("orphan.early"), variable.Must("orphan.steady"),
+	variable.Must("orphan.level"), variable.Must("orphan.filling"), variable.Must("orphan.step"), variable.Must("orphan.ratio"),
+}
+
+// orphanIDs are those that the workers of the card see too.
+var orphanIDs = []variable.ID{cardIDs.now, cardIDs.level, cardIDs.growth, cardIDs.low, cardIDs.high, cardIDs.z, cardIDs.early, cardIDs.steady,
+	cardIDs.isLevel, cardIDs.filling, cardIDs.step, cardIDs.ratio}
+
+var orphanSet = variable.NewSet(orphanIDs...)
+
+// card is one device, or one instance of a divided one.
+type card struct {
+	key, uuid string
+	home      *host
+	users     []*watched
+	sample    *variable.Sample
+	answers   answers
+	heard     time.Duration // of the host's time
+	related   []string
+	relatedAt int
+
+	tick                 time.Time // that is being put together
+	open                 bool
+	gpu                  *event.Gpu // of this tick; nil while only its processes were told
+	sum                  float64    // of the memory of its processes
+	hidden               bool       // one of them did not tell
+	faults               history
+	corrected, uncorrect counter
+	rows                 counter
+	orphan               orphan
+	version              int // of orphan's variables; grows when one changes
+}
+
+func (h *host) card(uuid string) *card {
+	c := h.cards[uuid]
+	if c == nil {
+		c = &card{key: h.key + "/" + uuid, uuid: uuid, home: h, sample: variable.NewSample(), relatedAt: -1}
+		c.sample.SetString(cardIDs.cluster, h.name.cluster)
+		c.sample.SetString(cardIDs.host, h.name.name)
+		h.cards[uuid] = c
+	}
+	c.heard = h.elapsed
+	return c
+}
+
+func (h *host) sortedCards() []*card {
+	all := make([]*card, 0, len(h.cards))
+	for _, c := range h.cards {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b *card) int { return strings.Compare(a.key, b.key) })
+	return all
+}
+
+// sweepCards forgets cards of which nothing was heard for hours, and on which nothing runs.
+func (j *Judge) sweepCards(h *host) {
+	for _, c := range h.sortedCards() {
+		if len(c.users) == 0 && h.elapsed-c.heard > forget && len(j.incidents.Open(c.key)) == 0 {
+			delete(h.cards, c.uuid)
+		}
+	}
+}
+
+// device takes what the card says of itself in the tick that is open.
+func (c *card) device(at time.Time, g *event.Gpu) {
+	if c.begin(at) {
+		c.gpu = g
+	}
+}
+
+// process takes what one process holds of it.
+func (c *card) process(at time.Time, p *event.GpuProcess) {
+	if !c.begin(at) {
+		return
+	}
+	if p.UsedBytes == nil {
+		c.hidden = true
+		return
+	}
+	c.sum += float64(*p.UsedBytes)
+}
+
+// begin opens the tick of a moment. It returns false for what is late, unless the host's clock was set back.
+func (c *card) begin(at time.Time) bool {
+	if c.open && at.Equal(c.tick) {
+		return true
+	}
+	if d := c.tick.Sub(at); d >= 0 && d < setBack {
+		return false
+	}
+	c.tick, c.open, c.gpu, c.sum, c.hidden = at, true, nil, 0, false
+	return true
+}
+
+// fault takes an error of the device, as it comes.
+func (c *card) fault(at time.Time, x *event.Xid) {
+	c.faults.observe(at, x, c.uncorrect.rise > 0)
+	c.tellFaults(at)
+}
+
+// closeCard ends the card's open tick once something of another moment comes; zero ends it whatever it is.
+func (j *Judge) closeCard(c *card, next time.Time) {
+	if !c.open || next.Equal(c.tick) || next.Before(c.tick) && !next.IsZero() && c.tick.Sub(next) < setBack {
+		return
+	}
+	c.open = false
+	if c.gpu == nil {
+		return
+	}
+	c.close()
+	j.judgeCard(c, c.tick)
+}
+
+// close computes the card's variables at the end of a tick.
+func (c *card) close() {
+	g, s, at := c.gpu, c.sample, c.tick
+	c.corrected.observe(g.EccCorrectedTotal)
+	before := c.uncorrect.rise
+	c.uncorrect.observe(g.EccUncorrectedTotal)
+	if c.uncorrect.rise > before {
+		c.uncorrect.at = at
+	}
+	c.rows.observe(g.RemappedRows)
+	if c.uncorrect.rise > 0 && !within(at, c.uncorrect.at, memoryOfCard) {
+		c.uncorrect.rise, c.corrected.rise, c.rows.rise = 0, 0, 0
+	}
+	c.corrected.tell(s, cardIDs.corrected)
+	c.uncorrect.tell(s, cardIDs.uncorrected)
+	c.rows.tell(s, cardIDs.rows)
+	if g.RemapPending != nil {
+		s.SetBool(cardIDs.pending, *g.RemapPending)
+	} else {
+		s.Unset(cardIDs.pending)
+	}
+	if g.Utilization != nil {
+		s.SetNumber(cardIDs.utilization, *g.Utilization)
+	} else {
+		s.Unset(cardIDs.utilization)
+	}
+	c.tellFaults(at)
+	c.closeOrphan(at)
+}
+
+// closeOrphan computes used − Σ process used where the list of processes is complete (vocabulary.md, Series).
+func (c *card) closeOrphan(at time.Time) {
+	g, s := c.gpu, c.sample
+	now := math.NaN()
+	if g.GetProcessesComplete() && g.UsedBytes != nil && !c.hidden {
+		now = float64(*g.UsedBytes) - c.sum
+	}
+	if math.IsNaN(now) {
+		if s.Known(cardIDs.now) { // a list that is not complete says nothing about what is missing from it
+			s.Unset(cardIDs.now)
+			s.Unset(cardIDs.ratio)
+			c.version++
+		}
+		return
+	}
+	o := &c.orphan
+	closed := o.observe(at, now)
+	before := [2]uint64{s.Generation(cardIDs.now), s.Generation(cardIDs.ratio)}
+	s.SetNumber(cardIDs.now, now)
+	if total := float64(g.GetTotalBytes()); total > 0 && o.settled() {
+		s.SetNumber(cardIDs.ratio, max(0, o.lowest())/total)
+	}
+	if closed {
+		o.tell(s)
+	}
+	if closed || before != [2]uint64{s.Generation(cardIDs.now), s.Generation(cardIDs.ratio)} {
+		c.version++
+	}
+}
+
+// tellFaults sets the card's errors. Where the card is read, none is a known answer: else no incident would ever end.
+func (c *card) tellFaults(at time.Time) {
+	s, f := c.sample, &c.faults
+	f.age(at)
+	recent := f.times.within(at, pairing)
+	s.SetNumber(cardIDs.count, float64(recent))
+	if f.first == 0 {
+		s.Unset(cardIDs.first)
+		s.Unset(cardIDs.last)
+		s.SetBool(cardIDs.application, false)
+		s.SetBool(cardIDs.device, false)
+		if c.uncorrect.known {
+			s.SetBool(cardIDs.eccFirst, c.uncorrect.rise > 0)
+		}
+		return
+	}
+	application := event.ApplicationXid(f.first)
+	s.SetNumber(cardIDs.first, float64(f.first))
+	s.SetNumber(cardIDs.last, float64(f.last))
+	s.SetBool(cardIDs.application, application)
+	s.SetBool(cardIDs.device, !application && recent > 0)
+	if c.uncorrect.known {
+		s.SetBool(cardIDs.eccFirst, f.afterECC)
+	}
+}
+
+// history is the errors of one trouble of a card, in their order: the first one counts, since others follow from it.
+type history struct {
+	first, last uint64 // codes; zero when there is none
+	times       moments
+	afterECC    bool // uncorrected errors had been counted before the first
+}
+
+func (f *history) observe(at time.Time, x *event.Xid, ecc bool) {
+	code := x.GetCode()
+	if code == 0 || informational(code) {
+		return
+	}
+	if f.first == 0 || !within(at, f.times.newest(), episode) {
+		f.first, f.afterECC = code, ecc
+	}
+	f.last = code
+	f.times.add(at)
+}
+
+// informational says whether a code tells of something that the device dealt with by itself: 63, a row was marked for remapping,
+// and 92, corrected memory errors came often. What is left to do then shows in remap.pending and the ECC counts.
+func informational(code uint64) bool { return code == 63 || code == 92 }
+
+func (f *history) age(at time.Time) {
+	if f.first != 0 && !within(at, f.times.newest(), memoryOfCard) {
+		*f = history{}
+	}
+}
+
+// counter is one of a card's totals since it is watched; one that falls was reset.
+type counter struct {
+	last  uint64
+	rise  uint64
+	known bool
+	at    time.Time // of the newest rise
+}
+
+func (c *counter) observe(total *uint64) {
+	if total == nil {
+		return
+	}
+	if c.known && *total > c.last {
+		c.rise += *total - c.last
+	}
+	c.last, c.known = *total, true
+}
+
+func (c *counter) tell(s *variable.Sample, id variable.ID) {
+	if c.known {
+		s.SetNumber(id, float64(c.rise))
+	}
+}
+
+// orphan is the memory of a card that no living process accounts for: its lowest in each quarter of an hour, since a process that
+// comes or goes is listed a moment late.
+type orphan struct {
+	points     []orphanPoint
+	since      time.Time // of the quarter that is open
+	low, high  float64
+	part       time.Time // two minutes of it
+	now, ahead float64   // the lowest of the open two minutes, and of those before
+	parts      int
+}
+
+type orphanPoint struct {
+	at        time.Time
+	low, high float64
+}
+
+// observe takes one reading. It returns true when it closed a quarter.
+func (o *orphan) observe(at time.Time, v float64) (closed bool) {
+	if o.parts == 0 || !within(at, o.part, settling) {
+		o.ahead, o.now, o.part = o.now, v, at
+		o.parts++
+	}
+	o.now = min(o.now, v)
+	if o.since.IsZero() {
+		o.since, o.low, o.high = at, v, v
+	}
+	if within(at, o.since, orphanStep) {
+		o.low, o.high = min(o.low, v), max(o.high, v)
+		return false
+	}
+	if len(o.points) == orphanPoints {
+		half := o.points[:0]
+		for i := 0; i < orphanPoints; i += 2 {
+			half = append(half, o.points[i])
+		}
+		o.points = half
+	}
+	if n := len(o.points); n > 0 && !o.since.After(o.points[n-1].at) {
+		o.points = o.points[:0] // the clock was set back
+	}
+	o.points = append(o.points, orphanPoint{o.since, o.low, o.high})
+	o.since, o.low, o.high = at, v, v
+	return true
+}
+
+// settled says that two stretches were seen, so that a process which is just coming or going does not count.
+func (o *orphan) settled() bool { return o.parts > 1 }
+
+func (o *orphan) lowest() float64 { return min(o.now, o.ahead) }
+
+// tell sets what the quarters say.
+func (o *orphan) tell(s *variable.Sample) {
+	n := len(o.points)
+	x, y, spreads := make([]float64, n), make([]float64, n), make([]float64, n)
+	for i, p := range o.points {
+		x[i], y[i], spreads[i] = p.at.Sub(o.points[0].at).Hours(), p.low, p.high-p.low
+	}
+	sigma := max(orphanFloor, trend.Median(spreads))
+	g := trend.Measure(x, y, sigma)
+	s.SetNumber(cardIDs.level, y[n-1])
+	s.SetNumber(cardIDs.growth, g.Slope)
+	s.SetNumber(cardIDs.low, g.Low)
+	s.SetNumber(cardIDs.high, g.High)
+	s.SetNumber(cardIDs.z, g.Z)
+	if g.Level.Known() {
+		s.SetBool(cardIDs.isLevel, g.Level.Level())
+	} else {
+		s.Unset(cardIDs.isLevel)
+	}
+	early := trend.Early(x, y, sigma, trend.CallHours)
+	s.SetBool(cardIDs.early, early.Called)
+	s.SetBool(cardIDs.steady, trend.Steady(x, y, sigma, 0, trend.CallHours).Called)
+	s.SetBool(cardIDs.filling, false)
+	s.SetBool(cardIDs.step, early.Step > orphanFactor*sigma && early.Rise-early.Step < orphanFactor*sigma && !early.Called)
+}
+
+// judgeCard asks the rules about the card.
+func (j *Judge) judgeCard(c *card, at time.Time) {
+	v := view{kind: "gpu", subject: c.key, key: c.key, at: at, sample: c.sample, host: c.home}
+	if users := present(c.users, at); len(users) == 1 {
+		v.w = users[0] // only where it is nobody else's
+	}
+	v.related = c.relatives(j)
+	j.ask(j.perCard, &c.answers, v)
+	c.sample.Settle()
+}
+
+// relatives are the slots of those that use the card: what the device did explains what they suffer.
+func (c *card) relatives(j *Judge) []string {
+	if c.relatedAt == j.epoch {
+		return c.related
+	}
+	c.related, c.relatedAt = nil, j.epoch
+	for _, w := range c.users {
+		if !slices.Contains(c.related, w.Slot) {
+			c.related = append(c.related, w.Slot)
+		}
+	}
+	return c.related
+}
+
+// takeOrphan lets the worker see the memory of its cards that nobody accounts for: of the one with the most.
+func (w *watched) takeOrphan() {
+	var from *card
+	versions := 0
+	for _, c := range w.cards {
+		versions += c.version
+		if c.version == 0 {
+			continue
+		}
+		v, _ := c.sample.Number(cardIDs.ratio)
+		if best := from; best == nil {
+			from = c
+		} else if b, _ := best.sample.Number(cardIDs.ratio); v > b {
+			from = c
+		}
+	}
+	if from == nil || from == w.orphan && versions == w.orphanAt {
+		return
+	}
+	w.orphan, w.orphanAt = from, versions
+	s := w.Sample()
+	for _, id := range orphanIDs {
+		switch variable.All()[id].Kind {
+		case variable.Number:
+			if v, known := from.sample.Number(id); known {
+				s.SetNumber(id, v)
+				continue
+			}
+		case variable.Bool:
+			if v, known := from.sample.Bool(id); known {
+				s.SetBool(id, v)
+				continue
+			}
+		}
+		s.Unset(id)
+	}
+}
