@@ -12,13 +12,14 @@ import (
 )
 
 const (
-	episode      = time.Hour      // errors of one trouble of a card come within this time of each other
-	memoryOfCard = 24 * time.Hour // an error that is older, with none after it, is history
+	episode      = time.Hour       // errors of one trouble of a card come within this time of each other
+	afterEffect  = 5 * time.Minute // what the device suffers so soon after a program's error may be owed to that
+	memoryOfCard = 24 * time.Hour  // an error that is older, with none after it, is history
 	orphanStep   = 15 * time.Minute
-	orphanPoints = 96      // then every second one goes
-	orphanFloor  = 4 << 20 // two quanta of the driver
-	settling     = 2 * time.Minute
-	orphanFactor = 8 // σ that a step has to be larger than
+	orphanPoints = 96               // then every second one goes
+	orphanFloor  = 4 << 20          // two quanta of the driver
+	settling     = 30 * time.Second // so long a process may take to be listed, or its memory to be given back
+	orphanFactor = 8                // σ that a step has to be larger than
 )
 
 // cardIDs are the variables of a card, found once.
@@ -242,7 +243,9 @@ func (f *history) observe(at time.Time, x *event.Xid, ecc bool) {
 	if code == 0 || informational(code) {
 		return
 	}
-	if f.first == 0 || !within(at, f.times.newest(), episode) {
+	switch {
+	case f.first == 0, !within(at, f.times.newest(), episode),
+		event.ApplicationXid(f.first) && !event.ApplicationXid(code) && !within(at, f.times.newest(), afterEffect):
 		f.first, f.afterECC = code, ecc
 	}
 	f.last = code
@@ -289,8 +292,8 @@ type orphan struct {
 	points     []orphanPoint
 	since      time.Time // of the quarter that is open
 	low, high  float64
-	part       time.Time // two minutes of it
-	now, ahead float64   // the lowest of the open two minutes, and of those before
+	part       time.Time // when the half minute that is open began
+	now, ahead float64   // the lowest of that one, and of the one before
 	parts      int
 }
 

@@ -43,11 +43,15 @@ func TestDeviceErrorsFindTheirWorkers(t *testing.T) {
 	apply(nil, xid(31, "GPU-b")) // after the device had gone
 	apply(nil, xid(31, "GPU-c")) // of which of the two?
 	j.Flush()
-	if len(findings) != 1 {
-		t.Fatalf("%d findings, want the one of the illegal access: %+v", len(findings), findings)
+	if len(findings) != 2 {
+		t.Fatalf("%d findings, want those of the illegal access and of the device: %+v", len(findings), findings)
 	}
 	f := findings[0]
 	if f.Class != "software_fault" || f.Worker.GetPid() != 1 || f.State != event.Confirmed || f.Severity != event.Ticket || len(f.Symptoms) != 1 || f.Symptoms[0].Name != "xid" {
+		t.Errorf("finding %+v", f)
+	}
+	f = findings[1]
+	if f.Class != "device_fault" || f.Subject != (event.Subject{Kind: "gpu", Key: "c/h/GPU-b"}) || f.Worker.GetPid() != 2 || f.State != event.Confirmed || f.Severity != event.Page {
 		t.Errorf("finding %+v", f)
 	}
 }

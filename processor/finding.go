@@ -118,6 +118,7 @@ func fill(f *event.Finding, v *view, q *question) {
 	f.Summary = q.rule.Summary(s)
 	f.Evidence = q.rule.Evidence(s)
 	f.CounterEvidence = q.rule.Against(s)
+	f.Advice = q.rule.AdviceFor(s)
 	f.Slot = ""
 	if w := v.w; w != nil {
 		f.Slot, f.Worker, f.Release = w.Slot, w.Who, w.Who.GetRelease()

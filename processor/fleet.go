@@ -105,6 +105,7 @@ type watched struct {
 	heard           time.Time     // the newest event of its own, rather than of its instance or its device
 	spoke           time.Duration // of the host's time, then
 	entered         time.Time     // its slot
+	judged          time.Time     // the newest moment that it was judged at
 	ticks           int           // since then
 	told            bool          // it has what its slot knows
 

@@ -206,6 +206,11 @@ func (j *Judge) evaluate(w *watched, at time.Time) {
 }
 
 func (j *Judge) judge(w *watched, at time.Time, exited bool) {
+	// A tick is closed by the one after it, and may hold what was told at once in between: that began no earlier than it was told.
+	if behind := w.judged.Sub(at); behind > 0 && behind < setBack {
+		at = w.judged
+	}
+	w.judged = at
 	s := w.Sample()
 	w.ticks++
 	if place := w.place; place != nil && w.end.at.IsZero() {

@@ -257,9 +257,7 @@ func (w *watched) prove(series []int) {
 func (j *Judge) compare(w *watched, at time.Time) {
 	w.compared = at
 	self := peer{release: w.Who.GetRelease(), points: w.Points(), at: at}
-	if told, ok := any(w.Worker).(interface{ RequestRate() (float64, bool) }); ok {
-		self.rate, self.rated = told.RequestRate()
-	}
+	self.rate, self.rated = w.RequestRate()
 	w.called, w.regrown = 0, 0
 	for i, name := range growers {
 		if _, called := w.Called(name); called {

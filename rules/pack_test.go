@@ -86,10 +86,17 @@ func TestExplainsFollowsThePrecedence(t *testing.T) {
 	}
 }
 
-// Whatever the numbers of an OOM of the device are, exactly one class takes it when memory had not grown, and none of these when it had.
+// Whatever the numbers of an OOM of the device are, exactly one class takes it when memory is known not to have grown, and none of
+// these when it had.
 func TestOneClassTakesAnOOM(t *testing.T) {
 	pack := shippedPack(t)
 	takers := []string{"cotenant", "fragmentation", "oversize_request", "capacity"}
+	for _, name := range []string{"part", "segment"} { // the three must draw the same line
+		f, o, c := pack.Rule("fragmentation").Thresholds[name], pack.Rule("oversize_request").Thresholds[name], pack.Rule("capacity").Thresholds[name]
+		if f == 0 || f != o || f != c {
+			t.Errorf("threshold %s is %v, %v and %v", name, f, o, c)
+		}
+	}
 	random := rand.New(rand.NewPCG(7, 11))
 	seen := map[string]int{}
 	for range 4000 {
@@ -114,6 +121,7 @@ func TestOneClassTakesAnOOM(t *testing.T) {
 			maybe("oom.limit_bytes", float64(uint64(1)<<(33+random.IntN(4))))
 		}
 		s.SetNumber(variable.Must("split.ratio"), 0.01) // counters have no say here
+		s.SetNumber(variable.Must("quiet.count"), 8)
 		var took []string
 		for _, id := range takers {
 			if pack.Rule(id).Evaluate(s).When == True {

@@ -47,7 +47,7 @@ type allocator struct {
 
 // failure is an allocation that failed.
 type failure struct {
-	requested, free, limit, allocated, unallocated, privateFree float64
+	requested, free, allocated, unallocated, privateFree float64
 }
 
 // base is what is live at rest.
@@ -137,7 +137,7 @@ func (a *allocator) hold(c chance, base, work, share float64, left *[allPools]fl
 		return nil
 	}
 	a.ooms++
-	f := &failure{requested: math.Ceil(share*work/(2*mib)) * 2 * mib, limit: limit, privateFree: a.graphs * (1 - a.graphsLive)}
+	f := &failure{requested: math.Ceil(share*work/(2*mib)) * 2 * mib, privateFree: a.graphs * (1 - a.graphsLive)}
 	f.allocated = base + c.between(0.6, 0.9)*math.Max(0, work-f.requested)
 	a.reserved = math.Max(a.reserved, math.Floor(math.Min(limit, f.allocated+beside+2*mib)/(2*mib))*2*mib)
 	f.allocated = math.Floor(math.Max(0, math.Min(f.allocated, a.reserved-beside))/512) * 512

@@ -72,18 +72,18 @@ func (i *instance) rejected() func(*rank, *failure) {
 }
 
 func fragment(w *world, text bool) {
-	spare := w.between(6, 12)
+	spare, total := w.between(6, 12), 0.0
 	if !text {
-		spare = w.between(16, 26)
+		spare, total = w.between(22, 28), 80 // a large part of the card, or counters say nothing
 	}
-	i := w.sick(profile{spare: spare})
+	i := w.sick(profile{spare: spare, total: total})
 	a := &i.ranks[0].allocator
 	g := i.grow(growth{into: inUnfit, perRequest: spare * gib / w.between(3, 6) / i.requests(), from: hours(w.between(0, 2))})
 	w.at(g.from.Hours(), w.onset)
 	i.failed = func(r *rank, f *failure) {
 		if g.cap == 0 { // from here on it depends on the size of the request
 			g.cap = g.kept
-			r.left[inUnfit] *= w.between(0.95, 0.985)
+			r.left[inUnfit] *= w.between(0.98, 0.998)
 		}
 		if text {
 			i.rejectRequest(r, f)

@@ -15,6 +15,11 @@ func deviceMemory() []script {
 			i := w.sick(profile{spare: w.between(28, 34)})
 			w.plant(i, growth{into: inLive, perRequest: w.between(1.6, 2.4) * gib / i.requests()})
 		}},
+		{Scenario{Name: "retention-lumps", Class: "retention", Hours: 24, Planted: "a buffer of 40 to 100 MiB is kept two to three times an hour, whatever is served; drains"}, func(w *world) {
+			i := w.sick(profile{spare: w.between(12, 16)})
+			lump := w.between(40, 100) * mib
+			w.plant(i, growth{into: inLive, perHour: w.between(2, 3) * lump, lump: lump})
+		}},
 		{Scenario{Name: "retention-abort", Class: "retention", Hours: 12, Planted: "aborted streams keep their tensors, 0.3 to 1.2 GiB an hour; drains"}, func(w *world) {
 			i := w.sick(profile{spare: w.between(18, 24)})
 			i.engine.abortShare = w.between(0.02, 0.15)

@@ -51,6 +51,7 @@ func ends() []script {
 			i := w.serve(profile{ranks: 2})
 			i.planted = true
 			w.open(i)
+			i.engine.patience = w.between(120, 600)
 			i.hangs(w.between(2, 4), true)
 		}},
 		{Scenario{Name: "exhaustion-device", Class: "exhaustion", Hours: 6, Planted: "in a worker that never drains live memory and memory outside PyTorch rise together and take all there is within half an hour or three quarters"}, func(w *world) {

@@ -63,6 +63,11 @@ func (e *engine) step(c chance, rate float64, dt time.Duration) work {
 	w := work{arrived: c.poisson(rate * seconds)}
 	if e.stopped {
 		e.waiting += w.arrived
+		if e.patience > 0 {
+			gone := c.part(e.waiting, math.Min(1, seconds/e.patience))
+			e.waiting -= gone
+			e.aborted += gone
+		}
 		w.running, w.waiting, w.most = e.running, e.waiting, e.running
 		return w
 	}

@@ -29,28 +29,28 @@ type growth struct {
 	perHour    float64
 	perRequest float64 // finished ones
 	perAbort   float64
-	perPreempt float64
 	lump       float64       // comes in lumps of about this; 0 comes evenly
 	from       time.Duration // since the world's start
 	until      time.Duration // 0 is for ever
 	cap        float64       // nothing more stays once as much has; 0 has no end
 	tau        time.Duration // instead of the rates: fills up to cap with this time constant while there is work
-	outlives   bool          // a restart does not end it, as a cache on disk or in another process
 
 	kept float64
 }
 
 // step returns what stayed behind in one tick.
-func (g *growth) step(c chance, w work, preempts float64, since, dt time.Duration) float64 {
+func (g *growth) step(c chance, w work, since, dt time.Duration) float64 {
 	if since < g.from || g.until > 0 && since >= g.until {
 		return 0
 	}
-	mean := g.perHour*dt.Hours() + g.perRequest*w.finished + g.perAbort*w.aborted + g.perPreempt*preempts
+	mean := g.perHour*dt.Hours() + g.perRequest*w.finished + g.perAbort*w.aborted
 	if g.tau > 0 {
 		if w.finished == 0 {
 			return 0
 		}
-		mean = (g.cap - g.kept) * (1 - math.Exp(-float64(dt)/float64(g.tau)))
+		if mean = (g.cap - g.kept) * (1 - math.Exp(-float64(dt)/float64(g.tau))); g.kept > 0.985*g.cap {
+			mean = g.cap - g.kept // it has an end
+		}
 	}
 	if mean <= 0 {
 		return 0

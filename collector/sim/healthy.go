@@ -23,26 +23,26 @@ func healthy() []script {
 			i.arrivals.nights, i.arrivals.depth = true, 0.5
 		}},
 		{Scenario{Name: "healthy-cache-declared", Hours: 30, Planted: "a cache on the card fills to its declared cap over 5 to 20 hours"}, func(w *world) {
-			i := w.calm(profile{spare: w.between(14, 18)})
+			i := w.new(profile{spare: w.between(14, 18)})
 			size := w.between(1, 7) * gib
-			i.declare("mm_embeddings", size)
+			i.declare("encoder_cache", size)
 			i.fill(inLive, size, w.between(5, 20))
 		}},
 		{Scenario{Name: "healthy-host-cache-declared", Hours: 30, Planted: "a prompt cache in host memory fills to its declared cap over 4 to 20 hours"}, func(w *world) {
-			i := w.calm(profile{})
+			i := w.new(profile{})
 			size := w.between(2, 8) * gib
 			i.ranks[0].heap.limit = 0
 			i.declare("prompt_cache", size)
 			i.fill(inAnon, size, w.between(4, 20))
 		}},
-		{Scenario{Name: "healthy-cache-capped", Hours: 24, Planted: "an undeclared cache reaches its cap within 20 minutes to 2.5 hours"}, func(w *world) {
-			i := w.calm(profile{spare: w.between(14, 18)})
+		{Scenario{Name: "healthy-cache-capped", Hours: 24, Planted: "an undeclared cache reaches its cap within 20 minutes to 2.5 hours of its start"}, func(w *world) {
+			i := w.new(profile{spare: w.between(14, 18)})
 			into := []pool{inLive, inAnon}[w.IntN(2)]
 			i.ranks[0].heap.limit = 0
-			i.fill(into, w.between(0.3, 6)*gib, w.between(0.3, 2.5))
+			i.fill(into, w.between(0.3, 6)*gib, w.between(0.3, 2.2))
 		}},
 		{Scenario{Name: "healthy-cache-undeclared", Undeclared: true, Hours: 36, Planted: "an undeclared cache fills over 5 to 20 hours"}, func(w *world) {
-			i := w.calm(profile{spare: w.between(14, 18)})
+			i := w.new(profile{spare: w.between(14, 18)})
 			into := []pool{inLive, inAnon}[w.IntN(2)]
 			i.ranks[0].heap.limit = 0
 			i.fill(into, w.between(0.5, 6)*gib, w.between(5, 20))
@@ -53,6 +53,12 @@ func healthy() []script {
 			i.ranks[0].heap.records = w.between(2, 8) * mib
 			a.spikeShare = 0.02
 			w.every(func() { a.spikeTokens = a.maxBatch * (1 + 0.2*math.Log1p(w.hour())) })
+		}},
+		{Scenario{Name: "healthy-native-steps", Hours: 24, Planted: "once or twice a library takes 20 to 400 MiB at its first use, outside PyTorch"}, func(w *world) {
+			i := w.calm(profile{spare: w.between(8, 12)})
+			for range w.whole(1, 2) {
+				w.at(w.between(0.5, 20), func() { i.stay(&growth{into: inOutside}, w.spread(20, 400)*mib) })
+			}
 		}},
 		{Scenario{Name: "healthy-gc", Hours: 24, Planted: "a garbage collector lets host memory rise by 0.2 to 1.5 GiB over 20 to 110 minutes, and takes it back"}, func(w *world) {
 			i := w.calm(profile{})
@@ -122,7 +128,8 @@ func healthy() []script {
 // fill plants a cache: it fills by the hours evenly, or ever more slowly.
 func (i *instance) fill(into pool, size, over float64) {
 	if i.host.happens(0.5) {
-		i.grow(growth{into: into, cap: size, tau: hours(over / 3)})
+		busy := float64(i.arrivals.burst) / float64(i.arrivals.burst+i.arrivals.pause) // it fills only then
+		i.grow(growth{into: into, cap: size, tau: hours(over * busy / 4.3)})
 		return
 	}
 	i.grow(growth{into: into, cap: size, perRequest: size / over / i.requests()})

@@ -15,10 +15,9 @@ import (
 type phase uint8
 
 const (
-	down     phase = iota // until it is started
-	loading               // weights, profile run
-	up                    // serves, or drains
-	finished              // stays down
+	down    phase = iota // until it is started
+	loading              // weights, profile run
+	up                   // serves, or drains
 )
 
 // instance is one serving engine: the process tree behind an endpoint, one rank a card, all in step.
@@ -87,11 +86,7 @@ func (i *instance) begin() {
 		r.allocator.reserved, r.allocator.peakReserved = 20*mib, 20*mib // its first tensors
 	}
 	for _, g := range i.growths {
-		if !g.outlives {
-			g.kept = 0
-		} else {
-			i.stay(g, g.kept)
-		}
+		g.kept = 0
 	}
 	i.phase, i.until = loading, h.since+time.Duration(float64(i.loadTime)*h.between(0.8, 1.2))
 }
@@ -130,7 +125,6 @@ func (i *instance) middle(ago time.Duration) {
 func (i *instance) step(dt time.Duration) {
 	h := i.host
 	switch i.phase {
-	case finished:
 	case down:
 		if h.since >= i.until {
 			i.start()
@@ -179,11 +173,10 @@ func (i *instance) serve(dt time.Duration) {
 	if !i.draining && !i.sleeping {
 		rate = i.arrivals.now(h.chance, h.since, math.Mod(h.clock().Sub(h.clock().Truncate(24*time.Hour)).Hours(), 24), dt)
 	}
-	preempted := i.engine.preempted
 	w := i.engine.step(h.chance, rate, dt)
 	i.worked = w.finished+w.prompt > 0
 	for _, g := range i.growths {
-		i.stay(g, g.step(h.chance, w, i.engine.preempted-preempted, h.since, dt))
+		i.stay(g, g.step(h.chance, w, h.since, dt))
 	}
 	for _, r := range i.ranks {
 		if f := r.step(w, dt); f != nil && i.failed != nil {

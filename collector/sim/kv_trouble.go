@@ -21,15 +21,18 @@ func kvTrouble() []script {
 				w.onset()
 				i.engine.output *= 2
 				i.engine.preempt = w.between(0.5, 2.2)
-				i.arrivals.factor = w.between(1.05, 1.2) * i.engine.capacity() / i.engine.service(i.engine.capacity()) / i.arrivals.rate
+				i.arrivals.factor = w.between(1.15, 1.3) * i.engine.capacity() / i.engine.service(i.engine.capacity()) / i.arrivals.rate
 			})
 		}},
-		{Scenario{Name: "kv-pressure-long", Class: "kv_pressure", Hours: 10, Planted: "contexts become three to five times as long at the same rate"}, func(w *world) {
+		{Scenario{Name: "kv-pressure-long", Class: "kv_pressure", Hours: 10, Planted: "contexts become three times as long or more at the same rate"}, func(w *world) {
 			i := tight(w, 0.45, 0.08)
 			w.at(w.between(2, 5), func() {
 				w.onset()
-				i.engine.prompt *= w.between(3, 5)
-				i.engine.prefillRate *= 3
+				e := &i.engine
+				e.prefillRate *= 4
+				for e.prompt *= 3; i.arrivals.rate < 1.25*e.capacity()/e.service(e.capacity()); {
+					e.prompt *= 1.1
+				}
 			})
 		}},
 		{Scenario{Name: "kv-leak-drains", Class: "kv_block_leak", Hours: 14, Planted: "one abort in so many keeps its blocks: 1.5 to 4 % of the pool an hour; it still drains"}, func(w *world) {

@@ -11,6 +11,7 @@ import (
 // profile is what a scenario asks of an instance beyond what chance gives it.
 type profile struct {
 	busy    bool    // never drains
+	total   float64 // GiB of the card; 0 is what chance gives
 	spare   float64 // GiB of the card that nobody needs; 0 is what chance gives, 5 to 12
 	ranks   int     // 1 when zero
 	load    float64 // running sequences as a part of what fits; 0 is what chance gives
@@ -31,6 +32,9 @@ func (w *world) serve(p profile) *instance {
 		p.ranks = 1
 	}
 	total := gib * []float64{80, 80, 141}[w.IntN(3)]
+	if p.total > 0 {
+		total = p.total * gib
+	}
 	for len(p.cards) < p.ranks {
 		p.cards = append(p.cards, h.newCard(total))
 	}
@@ -209,6 +213,13 @@ func (w *world) sick(p profile) *instance {
 func (w *world) calm(p profile) *instance {
 	i := w.serve(p)
 	w.open(i)
+	return i
+}
+
+// new is calm, and starts with the world.
+func (w *world) new(p profile) *instance {
+	i := w.serve(p)
+	w.fresh(i)
 	return i
 }
 

@@ -84,7 +84,7 @@ func (r *rank) squeeze() *failure {
 	a.ooms++
 	r.left[inOutside] = math.Max(0, r.left[inOutside]-math.Ceil(lacks/(2*mib)+1)*2*mib) // what does not fit is not there
 	allocated := math.Min(a.base(&r.left), a.reserved)
-	f := &failure{limit: a.reserved, allocated: allocated, privateFree: a.graphs * (1 - a.graphsLive)}
+	f := &failure{allocated: allocated, privateFree: a.graphs * (1 - a.graphsLive)}
 	f.unallocated = math.Max(0, a.reserved-allocated-f.privateFree)
 	f.requested = math.Ceil((f.unallocated+c.host.between(32, 400)*mib)/(2*mib)) * 2 * mib
 	return f

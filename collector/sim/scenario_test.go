@@ -27,7 +27,7 @@ var series = []struct {
 	{"fds", func(r row) float64 { return r.fds - r.waiting - r.running }, 8},
 	{"sockets", func(r row) float64 { return r.sockets }, 2},
 	{"threads", func(r row) float64 { return r.threads }, 2},
-	{"kv", func(r row) float64 { return r.kv }, 0.004},
+	{"kv", func(r row) float64 { return r.kv }, 0.007},
 }
 
 // What stays behind grows at the planted rate where it was planted, and nothing else grows.
@@ -40,6 +40,7 @@ func TestWhatIsPlantedGrows(t *testing.T) {
 		{"retention-20mib", "live", 14 * mib, 29 * mib},
 		{"retention-200mib", "live", 110 * mib, 330 * mib},
 		{"retention-2gib", "live", 1.2 * gib, 3 * gib},
+		{"retention-lumps", "live", 60 * mib, 400 * mib},
 		{"retention-abort", "live", 0.2 * gib, 1.6 * gib},
 		{"retention-busy", "live", 0.25 * gib, 1.6 * gib},
 		{"retention-restarts", "live", 1.2 * gib, 4 * gib},
@@ -149,7 +150,7 @@ func TestFragmentationWithoutText(t *testing.T) {
 		tr := play(t, "fragmentation-counters", seed)
 		rows := tr.planted(t)
 		last := rows[len(rows)-1]
-		if len(tr.ooms) > 0 || last.ooms == 0 || last.retries == 0 || last.split < 0.08*last.reserved || math.Abs(slope(rows, series[0].of)) > mib {
+		if len(tr.ooms) > 0 || last.ooms == 0 || last.retries == 0 || last.split < 0.2*last.reserved || math.Abs(slope(rows, series[0].of)) > mib {
 			t.Errorf("seed %d: %d texts, %v failures, %v retries, split %.2f of the reserve, live %+.1f MiB/h",
 				seed, len(tr.ooms), last.ooms, last.retries, last.split/last.reserved, slope(rows, series[0].of)/mib)
 		}
@@ -164,7 +165,7 @@ func TestPressureOnThePool(t *testing.T) {
 		for seed := range uint64(testSeeds) {
 			tr := play(t, c.scenario, seed)
 			rows := tr.planted(t)
-			rows = rows[len(rows)/3:] // demand takes an hour or two to rise
+			rows = rows[len(rows)*2/5:] // demand takes an hour or two to rise
 			var full, queued, slow float64
 			usual := tr.rows[tr.recording.Pids[0]][90].ttft
 			for _, r := range rows {
@@ -192,7 +193,7 @@ func TestHeldBlocksStopAdmission(t *testing.T) {
 		tr := play(t, "kv-leak-stops", seed)
 		rows := tr.planted(t)
 		last := rows[len(rows)-1]
-		if last.running > 0 || last.waiting < 5 || last.kv < 0.9 {
+		if last.running > 0 || last.waiting == 0 || last.kv < 0.9 {
 			t.Errorf("seed %d ends with %v running, %v waiting, %v of the pool", seed, last.running, last.waiting, last.kv)
 		}
 	}
@@ -345,7 +346,7 @@ func TestHealthyStaysHealthy(t *testing.T) {
 				}
 				rows = rows[3*60:] // start-up is over, and what fills within three hours is full
 				for _, g := range series {
-					if s.Name == "healthy-gc" && g.name == "anon" {
+					if s.Name == "healthy-gc" && g.name == "anon" || s.Name == "healthy-native-steps" && g.name == "outside" {
 						continue
 					}
 					if rate := slope(rows, g.of); math.Abs(rate) > g.level {

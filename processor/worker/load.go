@@ -2,114 +2,307 @@ package worker
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"lowtide/event"
+	"lowtide/processor/trend"
+	"lowtide/rules/variable"
 )
 
 const (
-	loadWindow   = 30 * time.Minute
-	loadSamples  = 360 // bounds the window when ticks are fast
-	baselineSize = 256
-	fullKV       = 0.8 // from here on the next long prompt no longer fits beside what runs
-	latencyRatio = 1.5
-	latencyFloor = 0.5 // seconds; below this a slow first token is nobody's complaint
+	loadMinutes  = 31               // the last half hour, and the minute that is going on
+	loadSpan     = 10 * time.Minute // below this a share of the window says nothing
+	loadGap      = 5 * time.Minute  // after a longer silence totals are read anew: what was done meanwhile belongs to no minute
+	waitingEvery = 5                // minutes between two slopes of what waits
+	fullKV       = 0.9              // from here on the next long prompt does not fit beside what runs
 )
 
-type loadSample struct {
-	at          time.Time
-	full, queue bool
-	kv, waiting float64
-	preemptions float64
-	slow        bool
+// counter is one total of an engine. The first reading is the base; a total that falls was reset, and what it shows counts for nothing.
+type counter struct {
+	Newest uint64
+	Known  bool
+}
+
+func (c *counter) step(v *uint64) (delta uint64) {
+	if v == nil {
+		return 0
+	}
+	if c.Known && *v > c.Newest {
+		delta = *v - c.Newest
+	}
+	c.Newest, c.Known = *v, true
+	return delta
+}
+
+// minute is what the engine's samples of one minute add up to. All are whole numbers, so that a minute can be taken out of a sum again.
+type minute struct {
+	Samples, Full, Queued, KVs         uint32
+	Running, Waiting, KV               uint64 // sums over the samples; KV in millionths
+	Finished, Aborted, Preempted, Done uint64 // Done: tokens read and written
+	Open                               uint64 // running and waiting at its first sample
+}
+
+func (m *minute) add(o *minute) {
+	m.Samples, m.Full, m.Queued, m.KVs = m.Samples+o.Samples, m.Full+o.Full, m.Queued+o.Queued, m.KVs+o.KVs
+	m.Running, m.Waiting, m.KV = m.Running+o.Running, m.Waiting+o.Waiting, m.KV+o.KV
+	m.Finished, m.Aborted, m.Preempted, m.Done = m.Finished+o.Finished, m.Aborted+o.Aborted, m.Preempted+o.Preempted, m.Done+o.Done
+}
+
+func (m *minute) remove(o *minute) {
+	m.Samples, m.Full, m.Queued, m.KVs = m.Samples-o.Samples, m.Full-o.Full, m.Queued-o.Queued, m.KVs-o.KVs
+	m.Running, m.Waiting, m.KV = m.Running-o.Running, m.Waiting-o.Waiting, m.KV-o.KV
+	m.Finished, m.Aborted, m.Preempted, m.Done = m.Finished-o.Finished, m.Aborted-o.Aborted, m.Preempted-o.Preempted, m.Done-o.Done
 }
 
 // load is what the engine was doing lately: how full, how queued, how slow against itself.
 type load struct {
-	recent     []loadSample
-	unhindered []float64 // p95 TTFT of samples in which work ran and nothing waited: the worker's own baseline
-	fastest    float64   // p95 TTFT, seconds
-	slowAt     time.Time
-	finished   uint64
-	tokens     uint64
-	movedAt    time.Time
-	seen       bool
+	Last   time.Time // newest sample
+	Since  time.Time // first sample after the last silence
+	Newest int64     // minute since 1970 of the newest sample
+	Ring   [loadMinutes]minute
+	Window minute // the sum of the ring
+	Fresh  bool   // a sample came since the features were computed
+	Turned bool   // and it began a minute
+
+	Finished, Aborted, Preempted, Prompt, Generated counter
+	NewPrompt, NewGenerated                         uint64 // tokens of the newest sample
+	Warm                                            time.Time
+	WaitingGrowth                                   float64 // requests per hour
+	Rising, RisingKnown                             bool
+
+	Latency  latency
+	Storm    storm
+	Demand   demand
+	Progress progress
+	Room     room
 }
 
+// observe takes a sample of the engine. Samples come in the order of time.
 func (l *load) observe(at time.Time, e *event.Engine) {
-	if e == nil || e.Running == nil || e.Waiting == nil {
+	if e == nil || e.Running == nil || e.Waiting == nil || !l.Last.IsZero() && at.Before(l.Last) {
 		return
 	}
-	running, waiting := *e.Running, *e.Waiting
-	if moved := e.GetFinishedTotal() != l.finished || e.GetGenerationTokensTotal() != l.tokens; moved || !l.seen || running+waiting == 0 {
-		l.movedAt = at
+	gap := l.Last.IsZero() || at.Sub(l.Last) > loadGap
+	if gap {
+		l.Since, l.Ring, l.Window = at, [loadMinutes]minute{}, minute{}
 	}
-	l.seen, l.finished, l.tokens = true, e.GetFinishedTotal(), e.GetGenerationTokensTotal()
-	s := loadSample{at: at, queue: running > 0 && waiting > 0, waiting: float64(waiting), kv: math.NaN(), preemptions: number(e.PreemptionsTotal)}
+	s := minute{Samples: 1, Running: *e.Running, Waiting: *e.Waiting, Finished: l.Finished.step(e.FinishedTotal), Aborted: l.Aborted.step(e.AbortedTotal),
+		Preempted: l.Preempted.step(e.PreemptionsTotal)}
+	l.NewPrompt, l.NewGenerated = l.Prompt.step(e.PromptTokensTotal), l.Generated.step(e.GenerationTokensTotal)
+	s.Done = l.NewPrompt + l.NewGenerated
 	if e.KvUsage != nil {
-		s.kv = *e.KvUsage - e.GetKvEvictable()
-		s.full = s.kv >= fullKV
-	}
-	s.slow = l.slow(e)
-	l.recent = append(l.recent, s)
-	cut := 0
-	for cut < len(l.recent) && (at.Sub(l.recent[cut].at) > loadWindow || len(l.recent)-cut > loadSamples) {
-		cut++
-	}
-	l.recent = slices.Delete(l.recent, 0, cut)
-	if l.slowNow() {
-		l.slowAt = at
-	}
-}
-
-// slow compares with the baseline, and feeds it while nothing waits.
-func (l *load) slow(e *event.Engine) bool {
-	if e.TtftP95Seconds == nil || *e.Running == 0 {
-		return false
-	}
-	ttft := *e.TtftP95Seconds
-	if *e.Waiting == 0 {
-		if len(l.unhindered) == baselineSize {
-			l.unhindered = slices.Delete(l.unhindered, 0, 1)
-		}
-		l.unhindered = append(l.unhindered, ttft)
-	}
-	if l.fastest == 0 || ttft < l.fastest {
-		l.fastest = ttft
-	}
-	if ttft <= latencyFloor {
-		return false
-	}
-	baseline := l.fastest // of a worker that was full from its first minute, which has never been seen unhindered
-	if len(l.unhindered) >= 3 {
-		sorted := slices.Sorted(slices.Values(l.unhindered))
-		baseline = sorted[len(sorted)/2]
-	}
-	return ttft > latencyRatio*baseline
-}
-
-// slowNow wants three of the last six samples: one slow window is noise.
-func (l *load) slowNow() bool {
-	slow := 0
-	for _, s := range l.recent[max(0, len(l.recent)-6):] {
-		if s.slow {
-			slow++
+		kv := max(0, *e.KvUsage-e.GetKvEvictable())
+		s.KVs, s.KV = 1, uint64(kv*1e6)
+		if kv >= fullKV {
+			s.Full = 1
 		}
 	}
-	return slow >= 3
+	if *e.Running > 0 && *e.Waiting > 0 {
+		s.Queued = 1
+	}
+	moved := s.Finished+s.Done > 0
+	if gap {
+		s.Finished, s.Aborted, s.Preempted, s.Done = 0, 0, 0, 0
+	}
+	l.turn(at, s.Running+s.Waiting)
+	l.Ring[l.Newest%loadMinutes].add(&s)
+	l.Window.add(&s)
+	if s.Preempted > 0 {
+		l.Storm.Hour.add(at, s.Preempted)
+	}
+	l.Latency.observe(at, e, s.Finished, l.Warm, gap)
+	l.Progress.observe(at, e, moved, l.Last.IsZero())
+	l.Last, l.Fresh = at, true
+	if l.Turned {
+		l.minutely(at)
+	}
 }
 
-// share returns the part of the window's samples for which is holds; ok is false below ten minutes of samples.
-func (l *load) share(is func(loadSample) bool) (part float64, ok bool) {
-	if len(l.recent) < 3 || l.recent[len(l.recent)-1].at.Sub(l.recent[0].at) < 10*time.Minute {
-		return 0, false
+// turn begins a new minute where the sample is in one, and drops those that are out of the window.
+func (l *load) turn(at time.Time, open uint64) {
+	now := at.Unix() / 60
+	if now == l.Newest {
+		return
 	}
+	for m := max(l.Newest+1, now-loadMinutes+1); m <= now; m++ {
+		slot := &l.Ring[m%loadMinutes]
+		l.Window.remove(slot)
+		*slot = minute{}
+	}
+	l.Ring[now%loadMinutes].Open = open
+	l.Newest, l.Turned = now, true
+}
+
+// minutely computes what changes slowly.
+func (l *load) minutely(at time.Time) {
+	if l.Newest%waitingEvery == 0 || l.Window.Waiting == 0 || !l.covered() || l.WaitingGrowth != l.WaitingGrowth {
+		l.WaitingGrowth = l.slopeOfWaiting()
+	}
+	l.Rising, l.RisingKnown = l.rises()
+	per, ok := l.preemptionsPerRequest()
+	l.Storm.judge(at, per, l.Window.Preempted, ok)
+	l.Demand.observe(at, l, per)
+}
+
+// covered says that the window holds enough to speak of shares.
+func (l *load) covered() bool { return l.Window.Samples >= 3 && l.Last.Sub(l.Since) >= loadSpan }
+
+// slopeOfWaiting is NaN for a window that is too short.
+func (l *load) slopeOfWaiting() float64 {
+	if !l.covered() {
+		return nan
+	}
+	if l.Window.Waiting == 0 {
+		return 0
+	}
+	var x, y [loadMinutes]float64
 	n := 0
-	for _, s := range l.recent {
-		if is(s) {
+	for m := l.Newest - loadMinutes + 1; m <= l.Newest; m++ {
+		if s := &l.Ring[m%loadMinutes]; s.Samples > 0 {
+			x[n], y[n] = float64(m-l.Newest)/60, float64(s.Waiting)/float64(s.Samples)
 			n++
 		}
 	}
-	return float64(n) / float64(len(l.recent)), true
+	return trend.LeastSquares(x[:n], y[:n]).Slope
+}
+
+// rises says that more runs, or more of the KV cache is held, in the last five minutes than in the five a quarter of an hour before:
+// memory that is in use then says nothing. It errs on the side of rising, since it only ever holds an alarm back.
+func (l *load) rises() (rising, known bool) {
+	now, then := l.sum(0, 5), l.sum(15, 20)
+	if now.Samples < 2 || then.Samples < 2 {
+		return false, false
+	}
+	mean := func(sum uint64, n uint32) float64 { return float64(sum) / float64(max(1, n)) }
+	runs, ran := mean(now.Running, now.Samples), mean(then.Running, then.Samples)
+	holds, held := mean(now.KV, now.KVs), mean(then.KV, then.KVs)
+	return runs > 1.15*ran+1 || now.KVs > 0 && then.KVs > 0 && holds > held+0.05e6, true
+}
+
+// sum adds up minutes by their age, from inclusive, to exclusive.
+func (l *load) sum(from, to int64) (s minute) {
+	for age := from; age < to; age++ {
+		s.add(&l.Ring[(l.Newest-age)%loadMinutes])
+	}
+	return s
+}
+
+var loadIDs = struct {
+	running, waiting, busy, evict, full, queue, rising, waitingGrowth, latency, slo, preemption, preemptions, perRequest, demand variable.ID
+}{
+	variable.Must("running.now"), variable.Must("waiting.now"), variable.Must("kv.busy"), variable.Must("kv.may_evict"), variable.Must("kv.full"),
+	variable.Must("queue.held"), variable.Must("load.rising"), variable.Must("demand.waiting_growth"), variable.Must("symptom.latency"),
+	variable.Must("symptom.slo"), variable.Must("symptom.preemption"), variable.Must("preemptions.hour"), variable.Must("preemptions.per_request"),
+	variable.Must("demand.ratio"),
+}
+
+// loadFeatures sets what the engine's samples say. What no sample gave stays unknown.
+func (w *Worker) loadFeatures(at time.Time) {
+	l, s := &w.load, w.sample
+	l.Warm = w.warm()
+	w.engineNow()
+	if l.Last.IsZero() {
+		return
+	}
+	if l.Fresh {
+		w.engineFeatures()
+	}
+	if l.Latency.known() {
+		s.SetBool(loadIDs.latency, within(at, l.Latency.SlowAt))
+	}
+	if l.Latency.Objective.Known {
+		s.SetBool(loadIDs.slo, within(at, l.Latency.Objective.MissedAt))
+	}
+	if l.Preempted.Known && l.Finished.Known {
+		s.SetBool(loadIDs.preemption, within(at, l.Storm.At))
+	}
+	if l.Preempted.Known {
+		s.SetNumber(loadIDs.preemptions, float64(l.Storm.Hour.total(at)))
+	}
+	w.progressFeatures(at)
+	l.Fresh, l.Turned = false, false
+}
+
+// engineNow sets the newest values, also of a tick that an OOM or an error interrupts.
+func (w *Worker) engineNow() {
+	s, e := w.sample, w.now.engine
+	if e == nil {
+		return
+	}
+	if e.Running != nil {
+		s.SetNumber(loadIDs.running, float64(*e.Running))
+	}
+	if e.Waiting != nil {
+		s.SetNumber(loadIDs.waiting, float64(*e.Waiting))
+	}
+	if e.KvUsage != nil {
+		s.SetNumber(loadIDs.busy, *e.KvUsage-e.GetKvEvictable())
+		if e.KvEvictable != nil || w.Who.GetEngine() == "vllm" { // vLLM counts unreferenced blocks as free (engine-metrics.md, 2)
+			s.SetBool(loadIDs.evict, false)
+		}
+	}
+}
+
+// engineFeatures sets what changes with a sample.
+func (w *Worker) engineFeatures() {
+	l, s := &w.load, w.sample
+	share := func(id variable.ID, part, whole uint32) {
+		if !l.covered() || whole == 0 {
+			s.Unset(id)
+			return
+		}
+		s.SetBool(id, 2*part >= whole)
+	}
+	share(loadIDs.full, l.Window.Full, l.Window.KVs)
+	share(loadIDs.queue, l.Window.Queued, l.Window.Samples)
+	if l.Preempted.Known {
+		if per, ok := l.preemptionsPerRequest(); ok {
+			s.SetNumber(loadIDs.perRequest, per)
+		} else {
+			s.Unset(loadIDs.perRequest)
+		}
+	}
+	if !l.Turned {
+		return
+	}
+	s.SetNumber(loadIDs.waitingGrowth, l.WaitingGrowth)
+	s.SetNumber(loadIDs.demand, l.Demand.Ratio)
+	if l.RisingKnown {
+		s.SetBool(loadIDs.rising, l.Rising)
+	} else {
+		s.Unset(loadIDs.rising)
+	}
+}
+
+// within says that something happened in the last `pair` length.
+func within(at, when time.Time) bool { return !when.IsZero() && at.Sub(when) < symptomWindow }
+
+// hourly counts in twelve parts of an hour, so that the count of the last hour is between 55 and 60 minutes long.
+type hourly struct {
+	Part  int64 // newest, in units of five minutes since 1970
+	Parts [12]uint32
+}
+
+func (h *hourly) turn(at time.Time) {
+	now := at.Unix() / 300
+	for p := max(h.Part+1, now-11); p <= now; p++ {
+		h.Parts[p%12] = 0
+	}
+	h.Part = max(h.Part, now)
+}
+
+func (h *hourly) add(at time.Time, n uint64) {
+	h.turn(at)
+	h.Parts[h.Part%12] += uint32(min(n, math.MaxInt32))
+}
+
+func (h *hourly) total(at time.Time) (n uint64) {
+	if h.Part == 0 {
+		return 0
+	}
+	h.turn(at)
+	for _, p := range h.Parts {
+		n += uint64(p)
+	}
+	return n
 }

@@ -9,24 +9,37 @@ import (
 	"lowtide/event"
 )
 
-// sameOOM is how far apart two accounts of one failed allocation may come.
-const sameOOM = 10 * time.Second
+const (
+	sameOOM    = 10 * time.Second // how far apart two accounts of one failed allocation may come
+	firstStart = 10 * time.Minute // of a process without an engine: what fails here fails while it starts
+)
 
 // ooms counts failed allocations from all sides that report them: the observer in the worker, which has numbers and no text; the
 // text of the exception, from the worker or its log; and the allocator's counter.
 type ooms struct {
+	pid     int64 // of the worker; 0 while it is not known
 	times   []time.Time
 	last    *event.Oom
 	lastAt  time.Time
 	joined  bool // last has both numbers and text
+	told    bool // last was put into the sample
 	pending int  // events that the counter has not shown yet
 	total   *uint64
 	grew    bool
 }
 
-// event takes one account in. It returns false for another account of the failure that came last.
+// foreign says that the kernel ended somebody else: that is news of the host, no failure of this worker.
+func (o *ooms) foreign(e *event.Oom) bool {
+	return (e.Kind == "kernel" || e.Kind == "cgroup") && e.VictimPid != nil && o.pid != 0 && *e.VictimPid != o.pid
+}
+
+// event takes one account in. It returns false for another account of the failure that came last, and for one of another process.
 func (o *ooms) event(at time.Time, e *event.Oom) bool {
-	if o.last != nil && at.Sub(o.lastAt) < sameOOM && o.last.Kind == e.Kind && o.same(e) {
+	if o.foreign(e) {
+		return false
+	}
+	o.told = false
+	if o.last != nil && at.Sub(o.lastAt).Abs() < sameOOM && o.last.Kind == e.Kind && o.same(e) {
 		merged := proto.CloneOf(o.last)
 		if merged.Text == "" {
 			proto.Merge(merged, e)
@@ -81,7 +94,7 @@ func (o *ooms) counter(at time.Time, now *uint64) (stepped bool) {
 	o.pending = max(0, -step)
 	for range max(0, step) {
 		o.note(at)
-		o.last, o.lastAt, o.joined = &event.Oom{Kind: "cuda"}, at, false
+		o.last, o.lastAt, o.joined, o.told = &event.Oom{Kind: "cuda"}, at, false, false
 	}
 	return step > 0
 }
@@ -100,4 +113,65 @@ func (o *ooms) within(at time.Time, window time.Duration) (n int) {
 		}
 	}
 	return n
+}
+
+// beforeReady says that the last OOM came before the engine could serve: before it said ready, else before its first work; of a process
+// without an engine, in its first ten minutes.
+func (w *Worker) beforeReady() bool {
+	at := w.ooms.lastAt
+	if w.said {
+		return at.Before(w.ready)
+	}
+	served := w.load.Progress.Work
+	if !w.ready.IsZero() && (served.IsZero() || w.ready.Before(served)) {
+		served = w.ready
+	}
+	if !served.IsZero() {
+		return at.Before(served)
+	}
+	start := w.First
+	if s := w.Who.GetStartTime(); s != nil {
+		start = s.AsTime()
+	}
+	return w.now.engine != nil || at.Sub(start) < firstStart
+}
+
+// fitsWithoutOthers says whether the memory of other processes is why an allocation failed. Not where the allocator's own cap ended it.
+// Of what was missing theirs must be the larger part: they hold more than this process does, or they have taken more since it was ready
+// than it has. Unknown where the OOM does not say what it asked for and what was free.
+func (w *Worker) fitsWithoutOthers(o *event.Oom) (fits, known bool) {
+	if o.Kind != "" && o.Kind != "cuda" || o.RequestedBytes == nil || o.FreeBytes == nil {
+		return false, false
+	}
+	requested, free, own := number(o.RequestedBytes), number(o.FreeBytes), number(o.AllocatedBytes)+zeroIfUnknown(number(o.ReservedUnallocatedBytes))
+	others, grown, more := number(o.OtherProcessesBytes), nan, nan
+	for i := range w.now.cards {
+		c := &w.now.cards[i]
+		if o.GpuUuid != "" && c.uuid != o.GpuUuid || o.GpuUuid == "" && len(w.now.cards) > 1 {
+			continue
+		}
+		used := nan
+		if c.process != nil {
+			used = number(c.process.UsedBytes)
+		}
+		if own != own {
+			own = used
+		}
+		if others != others && c.device != nil {
+			others = number(c.device.UsedBytes) - used
+		}
+		if i < len(w.load.Room.Cards) && w.load.Room.Cards[i].Based {
+			more, grown = others-w.load.Room.Cards[i].Others, used-w.load.Room.Cards[i].Own
+		}
+	}
+	if others != others || own != own {
+		return false, false
+	}
+	if limit := number(o.LimitBytes); own+requested > limit {
+		return false, true
+	}
+	if requested > free+others {
+		return false, true
+	}
+	return others > own || more > requested && more > grown, true
 }

@@ -59,3 +59,106 @@ func TestOneFailureOfManyAccounts(t *testing.T) {
 		t.Errorf("joined account %v", got)
 	}
 }
+
+// The kernel names its victim. The end of another process on the host is no failure of this worker.
+func TestTheKernelsOOMIsItsVictims(t *testing.T) {
+	for name, test := range map[string]struct {
+		kind   string
+		victim *int64
+		count  float64
+	}{
+		"this worker":     {"kernel", event.Ptr(int64(7)), 1},
+		"another":         {"cgroup", event.Ptr(int64(8)), nan},
+		"nobody is named": {"cgroup", nil, 1},
+		"the engine's":    {"engine", event.Ptr(int64(8)), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.minutes(1, func(i int, e *event.Engine) {})
+			s.Close()
+			s.give(&event.Event{Oom: &event.Oom{Kind: test.kind, VictimPid: test.victim}})
+			s.want("oom.count", test.count)
+		})
+	}
+}
+
+func TestBeforeReady(t *testing.T) {
+	fail := func(s *stage) { s.give(&event.Event{Oom: &event.Oom{Kind: "cuda", RequestedBytes: u(gib)}}) }
+	for name, test := range map[string]struct {
+		play func(s *stage)
+		want string
+	}{
+		"before it said ready": {func(s *stage) {
+			fail(s)
+			s.at = s.at.Add(time.Minute)
+			s.give(&event.Event{Lifecycle: &event.Lifecycle{State: "ready"}})
+		}, "true"},
+		"after it said ready": {func(s *stage) {
+			s.give(&event.Event{Lifecycle: &event.Lifecycle{State: "ready"}})
+			s.at = s.at.Add(time.Minute)
+			fail(s)
+		}, "false"},
+		"an engine that loads": {func(s *stage) { s.minutes(9, func(i int, e *event.Engine) {}); fail(s) }, "true"},
+		"in its first request": {func(s *stage) { s.minutes(9, func(i int, e *event.Engine) { e.Running = u(1) }); fail(s) }, "false"},
+		"no engine, early":     {func(s *stage) { s.at = start.Add(5 * time.Minute); fail(s) }, "true"},
+		"no engine, later":     {func(s *stage) { s.at = start.Add(15 * time.Minute); fail(s) }, "false"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &stage{Worker: New("w", host, who, start), t: t, at: start.Add(time.Minute)}
+			test.play(s)
+			s.at = s.at.Add(time.Minute)
+			s.give(&event.Event{Process: &event.Process{Fds: u(9)}})
+			s.Close()
+			s.wantFlag("oom.before_ready", test.want)
+		})
+	}
+}
+
+func TestFitsWithoutOthers(t *testing.T) {
+	bytes := func(v float64) *uint64 { return event.Ptr(uint64(v * gib)) }
+	oom := func(requested, free, own, loose, others, limit float64) *event.Oom {
+		o := &event.Oom{Kind: "cuda", RequestedBytes: bytes(requested), FreeBytes: bytes(free), AllocatedBytes: bytes(own), ReservedUnallocatedBytes: bytes(loose)}
+		if others >= 0 {
+			o.OtherProcessesBytes = bytes(others)
+		}
+		if limit > 0 {
+			o.LimitBytes = bytes(limit)
+		}
+		return o
+	}
+	for name, test := range map[string]struct {
+		oom  *event.Oom
+		want string
+	}{
+		// RLinf#255: 86 MiB on 23.64 GiB; own 7.63 + 40 MiB, others 0.41 + 14.85.
+		"RLinf#255": {oom(0.084, 0.258, 7.63, 0.039, 15.26, 0), "true"},
+		// The recordings' neighbours held 108 GiB, but the cap of 14 GiB is what ended it.
+		"a cap of its own": {oom(0.25, 19.21, 13.51, 0.27, 108.1, 14), "false"},
+		// vllm PR#37428: nobody else is on the card.
+		"nobody else":                      {oom(0.375, 0.322, 18.4, 0.393, 0, 0), "false"},
+		"too large for the whole card":     {oom(90, 10, 5, 1, 20, 0), "false"},
+		"a small neighbour of a large one": {oom(2, 1, 64, 1, 14, 0), "false"},
+		"nothing about others":             {oom(2, 1, 64, 1, -1, 0), "unknown"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.give(&event.Event{Oom: test.oom})
+			s.wantFlag("oom.fits_without_others", test.want)
+		})
+	}
+}
+
+// The neighbour came later and took 30 GiB, while this worker holds what it held when it was ready.
+func TestANeighbourThatGrewIsTheReason(t *testing.T) {
+	s := newStage(t)
+	card := func(own, others int) {
+		s.give(&event.Event{Gpu: &event.Gpu{Uuid: "GPU-1", TotalBytes: u(80 * gib), UsedBytes: u((own + others) * gib), FreeBytes: u((80 - own - others) * gib)}})
+		s.give(&event.Event{GpuProcess: &event.GpuProcess{GpuUuid: "GPU-1", UsedBytes: u(own * gib)}})
+		s.Close()
+		s.at = s.at.Add(time.Minute)
+	}
+	card(46, 2)
+	card(47, 32)
+	s.give(&event.Event{Oom: &event.Oom{Kind: "cuda", RequestedBytes: u(2 * gib), FreeBytes: u(gib), AllocatedBytes: u(44 * gib), ReservedUnallocatedBytes: u(gib)}})
+	s.wantFlag("oom.fits_without_others", "true")
+}

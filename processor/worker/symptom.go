@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"math"
 	"strconv"
 	"time"
 
@@ -9,117 +8,51 @@ import (
 	"lowtide/rules/variable"
 )
 
-func (w *Worker) loadFeatures(at time.Time) {
-	e := w.now.engine
-	if e == nil {
-		return
-	}
-	l := &w.load
-	if e.Running != nil {
-		w.set("running.now", float64(*e.Running))
-	}
-	if e.Waiting != nil {
-		w.set("waiting.now", float64(*e.Waiting))
-	}
-	if e.KvUsage != nil {
-		w.set("kv.busy", *e.KvUsage-e.GetKvEvictable())
-		if e.KvEvictable != nil || w.Who.GetEngine() == "vllm" { // vLLM counts unreferenced blocks as free (engine-metrics.md, 2)
-			w.flag("kv.may_evict", false)
-		}
-		if part, ok := l.share(func(s loadSample) bool { return s.full }); ok {
-			w.flag("kv.full", part >= 0.5)
-		}
-	}
-	if part, ok := l.share(func(s loadSample) bool { return s.queue }); ok {
-		w.flag("queue.held", part >= 0.5)
-	}
-	if n := len(l.recent); n > 0 && !math.IsNaN(l.recent[n-1].preemptions) {
-		w.set("preemptions.hour", max(0, l.recent[n-1].preemptions-l.recent[0].preemptions))
-	}
-	if e.TtftP95Seconds != nil {
-		w.flag("symptom.latency", !l.slowAt.IsZero() && at.Sub(l.slowAt) < symptomWindow)
-	}
-	w.set("progress.seconds", at.Sub(l.movedAt).Seconds())
+var oomIDs = struct {
+	count, happened, grew, kind, beforeReady, fits                                 variable.ID
+	requested, free, limit, allocated, reservedUnallocated, privatePoolFree, other variable.ID
+}{
+	variable.Must("oom.count"), variable.Must("symptom.oom"), variable.Must("grew.before_oom"), variable.Must("oom.kind"), variable.Must("oom.before_ready"),
+	variable.Must("oom.fits_without_others"), variable.Must("oom.requested_bytes"), variable.Must("oom.free_bytes"), variable.Must("oom.limit_bytes"),
+	variable.Must("oom.allocated_bytes"), variable.Must("oom.reserved_unallocated_bytes"), variable.Must("oom.private_pool_free_bytes"),
+	variable.Must("oom.other_processes_bytes"),
 }
 
 func (w *Worker) oomFeatures(at time.Time) {
-	if w.ooms.total == nil && len(w.ooms.times) == 0 {
+	o, s := &w.ooms, w.sample
+	o.pid = w.Who.GetPid()
+	if o.total == nil && len(o.times) == 0 {
 		return // nothing that would report an OOM has been heard yet
 	}
-	n := w.ooms.within(at, symptomWindow)
-	w.set("oom.count", float64(n))
-	w.flag("symptom.oom", n > 0)
-	if len(w.ooms.times) > 0 {
-		w.flag("grew.before_oom", w.ooms.grew)
-	}
-	o := w.ooms.last
-	if o == nil {
+	n := o.within(at, symptomWindow)
+	s.SetNumber(oomIDs.count, float64(n))
+	s.SetBool(oomIDs.happened, n > 0)
+	if len(o.times) == 0 {
 		return
 	}
-	if o.Kind != "" {
-		w.sample.SetString(variable.Must("oom.kind"), o.Kind)
+	s.SetBool(oomIDs.grew, o.grew)
+	s.SetBool(oomIDs.beforeReady, w.beforeReady())
+	if o.last == nil || o.told {
+		return
 	}
-	for _, f := range []struct {
-		name  string
-		value *uint64
-	}{
-		{"requested_bytes", o.RequestedBytes}, {"free_bytes", o.FreeBytes}, {"limit_bytes", o.LimitBytes}, {"allocated_bytes", o.AllocatedBytes},
-		{"reserved_unallocated_bytes", o.ReservedUnallocatedBytes}, {"private_pool_free_bytes", o.PrivatePoolFreeBytes}, {"other_processes_bytes", o.OtherProcessesBytes},
-	} {
-		w.set("oom."+f.name, number(f.value)) // NaN is unknown
+	o.told = true
+	if o.last.Kind != "" {
+		s.SetString(oomIDs.kind, o.last.Kind)
+	} else {
+		s.Unset(oomIDs.kind)
 	}
-}
-
-// headroom is limit − (reserved peak + outside), and the forecast that follows from it, as an interval.
-func (w *Worker) headroom() {
-	var used, free, limit, peak total
-	for _, g := range w.now.cards {
-		if g.process != nil {
-			used.add(g.process.UsedBytes)
-		}
-		if g.device != nil {
-			free.add(g.device.FreeBytes)
-		}
-		if g.allocator != nil {
-			limit.add(g.allocator.LimitBytes)
-			peak.add(g.allocator.ReservedPeakBytes)
-			if g.allocator.ReservedPeakBytes == nil {
-				peak.add(g.allocator.ReservedBytes)
-			}
-		}
-	}
-	smallest := math.NaN()
-	take := func(v float64) {
-		if !math.IsNaN(v) && !(smallest <= v) {
-			smallest = v
-		}
-	}
-	take(used.value() + free.value())
-	take(limit.value())
-	if o := w.ooms.last; o != nil && (o.Kind == "" || o.Kind == "cuda") { // a kill of the host's kernel says nothing about the card
-		if o.LimitBytes == nil && o.FreeBytes == nil {
-			smallest = math.NaN() // an OOM of unknown size: the limit is not known, whatever is free
-		} else {
-			take(number(o.LimitBytes))
-		}
-	}
-	room := smallest - (peak.value() + w.beside)
-	w.set("headroom.bytes", room)
-	w.set("headroom.ratio", room/smallest)
-	for _, i := range []int{live, outside} {
-		if w.leading(i) >= len(w.calls) {
-			continue
-		}
-		c, id := w.calls[w.leading(i)].Growth, ids[i]
-		if !(c.Low > 0) || !(room > 0) {
-			w.sample.Unset(id.hours)
-			w.sample.Unset(id.hoursLow)
-			w.sample.Unset(id.hoursHigh)
-			continue
-		}
-		w.sample.SetNumber(id.hours, room/c.Slope)
-		w.sample.SetNumber(id.hoursLow, room/c.High)
-		w.sample.SetNumber(id.hoursHigh, room/c.Low)
+	// NaN is unknown.
+	s.SetNumber(oomIDs.requested, number(o.last.RequestedBytes))
+	s.SetNumber(oomIDs.free, number(o.last.FreeBytes))
+	s.SetNumber(oomIDs.limit, number(o.last.LimitBytes))
+	s.SetNumber(oomIDs.allocated, number(o.last.AllocatedBytes))
+	s.SetNumber(oomIDs.reservedUnallocated, number(o.last.ReservedUnallocatedBytes))
+	s.SetNumber(oomIDs.privatePoolFree, number(o.last.PrivatePoolFreeBytes))
+	s.SetNumber(oomIDs.other, number(o.last.OtherProcessesBytes))
+	if fits, known := w.fitsWithoutOthers(o.last); known {
+		s.SetBool(oomIDs.fits, fits)
+	} else {
+		s.Unset(oomIDs.fits)
 	}
 }
 
@@ -130,20 +63,41 @@ func (w *Worker) Symptoms(onset time.Time) (out []event.Symptom) {
 	}
 	if n := len(w.ooms.times); n > 0 {
 		text := "an allocation failed, size not reported"
-		if o := w.ooms.last; o.GetRequestedBytes() > 0 {
+		switch o := w.ooms.last; {
+		case o.GetKind() == "kernel", o.GetKind() == "cgroup":
+			text = "ended by the " + o.Kind + " for want of host memory"
+		case o.GetRequestedBytes() > 0:
 			text = "an allocation of " + event.FormatQuantity(float64(*o.RequestedBytes), "bytes") + " failed"
 		}
 		add("oom", w.ooms.times[n-1], text)
 	}
-	if x := w.faults.first; x != nil {
-		text := "Xid " + strconv.FormatUint(x.GetCode(), 10)
-		if x.Text != "" {
-			text += ": " + x.Text
+	if f := &w.faults; f.Any {
+		text := "Xid " + strconv.FormatUint(f.First.Code, 10)
+		if f.First.Text != "" {
+			text += ": " + f.First.Text
 		}
-		add("xid", w.faults.at, text)
+		add("xid", later(f.First.At, f.Last.At), text)
 	}
-	if !w.load.slowAt.IsZero() && w.Last.Sub(w.load.slowAt) < symptomWindow {
-		add("latency", w.load.slowAt, "p95 time to first token above the worker's own baseline without a queue")
+	if f := &w.faults; within(w.Last, f.ECCAt) {
+		add("ecc", f.ECCAt, strconv.FormatUint(f.Uncorrected, 10)+" uncorrected memory errors of the device")
+	}
+	l := &w.load
+	if t := &l.Latency; within(w.Last, t.SlowAt) {
+		text := "p95 time to first token above the worker's own baseline without a queue"
+		if within(w.Last, t.SlowITLAt) {
+			text = "p95 time between tokens above the worker's own baseline at the same load"
+		}
+		add("latency", t.SlowAt, text)
+	}
+	if o := &l.Latency.Objective; within(w.Last, o.MissedAt) {
+		add("slo", o.MissedAt, "fewer requests inside the objective than is usual for this worker")
+	}
+	if within(w.Last, l.Storm.At) {
+		per, _ := l.preemptionsPerRequest()
+		add("preemption", l.Storm.At, strconv.FormatFloat(per, 'f', 2, 64)+" preemptions for each finished request")
+	}
+	if p := &l.Progress; within(w.Last, p.StalledAt) {
+		add("stalled", p.StalledAt, "no token for "+p.StalledFor.String()+" while work was accepted")
 	}
 	return out
 }

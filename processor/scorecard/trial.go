@@ -1,0 +1,222 @@
+package scorecard
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"lowtide/collector/sim"
+	"lowtide/event"
+	"lowtide/processor"
+	"lowtide/processor/worker"
+	"lowtide/rules"
+)
+
+// beforehand is how much earlier than its onset a trouble may be told: samples are a minute apart and late by part of a second.
+const beforehand = 2 * time.Minute
+
+// trial is one recording that was played, what was planted in it and what was found.
+type trial struct {
+	scenario sim.Scenario
+	seed     uint64
+	onset    time.Time
+
+	planted []incident // about what the class was planted in
+	healthy []incident // about all else
+	days    float64    // that healthy workers were seen for
+	blind   []blindSpot
+	fourth  time.Time // from here on the onset's growth can be called: four quiet points, the last three hours after the first
+}
+
+// healthy says that nothing was planted, so that every finding is false.
+func (t *trial) isHealthy() bool { return t.scenario.Class == "" }
+
+// name is how the recording is made again.
+func (t *trial) name() string {
+	return fmt.Sprintf("lowtide simulate --scenario %s --seed %d", t.scenario.Name, t.seed)
+}
+
+// found returns the first incident of the right class, nil when there is none. One that was told before the trouble began was right
+// by accident.
+func (t *trial) found() *incident {
+	for n := range t.planted {
+		if one := &t.planted[n]; one.class == t.scenario.Class && !one.first.Before(t.onset.Add(-beforehand)) {
+			return one
+		}
+	}
+	return nil
+}
+
+// wrong returns the incidents that should not be, of the planted ones and of the healthy ones.
+func (t *trial) wrong() []incident {
+	var out []incident
+	for _, one := range t.planted {
+		if one.class != t.scenario.Class || one.first.Before(t.onset.Add(-beforehand)) {
+			out = append(out, one)
+		}
+	}
+	return append(out, t.healthy...)
+}
+
+// play makes one recording and judges it as it is made.
+func play(ctx context.Context, pack *rules.Pack, s sim.Scenario, seed uint64) (*trial, error) {
+	var told []*event.Finding
+	judge := processor.NewJudge(pack, func(f *event.Finding) { told = append(told, f) })
+	seen := newWitness()
+	rec, err := sim.Play(s, seed, 0, step, func(e *event.Event) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		seen.event(e)
+		judge.Apply(e)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	judge.Flush()
+	seen.settle(rec.Pids)
+	t := &trial{scenario: s, seed: seed, onset: rec.Onset}
+	for _, one := range incidents(told) {
+		if seen.concerns(one.last) {
+			t.planted = append(t.planted, one)
+		} else {
+			t.healthy = append(t.healthy, one)
+		}
+	}
+	if t.isHealthy() {
+		t.healthy, t.planted = append(t.healthy, t.planted...), nil
+	}
+	t.days = seen.healthyDays(t.isHealthy())
+	reports := judge.Reports()
+	t.blind = blindSpots(s.Sensors, reports)
+	t.fourth = callable(reports, rec)
+	return t, nil
+}
+
+// step is the time between samples.
+const step = time.Minute
+
+// witness remembers who was seen in a recording.
+type witness struct {
+	planted map[int64]bool
+	workers map[int64]*sight
+	cards   map[string]bool // of the planted ones
+	hosts   map[string]bool // cluster/name
+}
+
+// sight is what was seen of one process: how often, by the source that saw it most, and where.
+type sight struct {
+	process, card, allocator int
+	cards                    map[string]bool
+	host                     string
+	counts                   bool // as a worker
+}
+
+func newWitness() *witness {
+	return &witness{planted: make(map[int64]bool), workers: make(map[int64]*sight), cards: make(map[string]bool), hosts: make(map[string]bool)}
+}
+
+func (w *witness) event(e *event.Event) {
+	if e.Worker == nil {
+		return
+	}
+	s := w.workers[e.Worker.Pid]
+	if s == nil {
+		s = &sight{cards: make(map[string]bool), host: e.Host.GetCluster() + "/" + e.Host.GetName(), counts: e.Worker.Role != "other"}
+		w.workers[e.Worker.Pid] = s
+		for _, uuid := range e.Worker.GpuUuids {
+			s.cards[uuid] = true
+		}
+	}
+	switch {
+	case e.Process != nil:
+		s.process++
+	case e.GpuProcess != nil:
+		s.card++
+	case e.Allocator != nil:
+		s.allocator++
+	}
+}
+
+// settle says which processes the trouble was planted in.
+func (w *witness) settle(pids []int64) {
+	for _, pid := range pids {
+		w.planted[pid] = true
+		if s := w.workers[pid]; s != nil {
+			w.hosts[s.host] = true
+			for uuid := range s.cards {
+				w.cards[uuid] = true
+			}
+		}
+	}
+}
+
+// concerns says whether a finding is about what was planted: the processes, their cards, or their hosts.
+func (w *witness) concerns(f *event.Finding) bool {
+	switch f.Subject.Kind {
+	case "gpu":
+		return w.cards[f.Subject.Key[strings.LastIndexByte(f.Subject.Key, '/')+1:]]
+	case "source", "host":
+		return w.hosts[f.Labels["cluster"]+"/"+f.Labels["host"]]
+	}
+	return w.planted[f.Worker.GetPid()]
+}
+
+// healthyDays is for how many days workers were seen in which nothing was planted.
+func (w *witness) healthyDays(all bool) float64 {
+	ticks := 0
+	for pid, s := range w.workers {
+		if s.counts && (all || !w.planted[pid]) {
+			ticks += max(s.process, s.card, s.allocator)
+		}
+	}
+	return (time.Duration(ticks) * step).Hours() / 24
+}
+
+// callable is when the growth that was planted can be called at the earliest: at the fourth quiet point after its onset, once three
+// hours have passed since the first. It is zero where the worker had no four.
+func callable(reports []worker.Report, rec sim.Recording) time.Time {
+	var best time.Time
+	for _, r := range reports {
+		if !contains(rec.Pids, r.Who.GetPid()) {
+			continue
+		}
+		for _, s := range r.Series {
+			if s.Name != "live" {
+				continue
+			}
+			if at := fourthPoint(s.Points, rec.Onset); !at.IsZero() && (best.IsZero() || at.Before(best)) {
+				best = at
+			}
+		}
+	}
+	return best
+}
+
+func fourthPoint(points []worker.Dot, onset time.Time) time.Time {
+	for n, p := range points {
+		if p.At.Before(onset) {
+			continue
+		}
+		if n+3 >= len(points) {
+			return time.Time{}
+		}
+		at := p.At.Add(3 * time.Hour)
+		if fourth := points[n+3].At; fourth.After(at) {
+			at = fourth
+		}
+		return at
+	}
+	return time.Time{}
+}
+
+func contains(pids []int64, pid int64) bool {
+	for _, one := range pids {
+		if one == pid {
+			return true
+		}
+	}
+	return false
+}

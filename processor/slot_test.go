@@ -1,0 +1,335 @@
+package processor
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"lowtide/event"
+	"lowtide/rules"
+	"lowtide/rules/variable"
+)
+
+// probes are rules that only say what the judge set: the tests of the judge do not depend on the thresholds of the shipped ones.
+const probes = `rules:
+  - {id: external_kill, class: external_kill, scope: worker, when: "symptom.kill", severity: {alone: page}, pair: 1h, keep: 1h, evidence: [kill.signal, kill.victim_bytes, kill.culprit_bytes], summary: "killed {{kill.signal}}"}
+  - {id: crash_loop, class: crash_loop, scope: worker, when: "restarts.hour >= 3", severity: {alone: ticket}, evidence: [restarts.hour], summary: "{{restarts.hour}} restarts"}
+  - {id: device_fault, class: device_fault, scope: gpu, when: "symptom.device", severity: {alone: page}, explains: [software_fault], evidence: [xid.first, xid.last, xid.count], summary: "Xid {{xid.first}}"}
+  - {id: cotenant, class: cotenant, scope: worker, when: "orphan.ratio > 0.1", severity: {alone: ticket}, evidence: [orphan.now], summary: "{{orphan.now}} of nobody"}
+  - {id: kv_pressure, class: kv_pressure, scope: instance, when: "waiting.now > 5", severity: {alone: ticket}, evidence: [waiting.now], summary: "{{waiting.now}} wait"}
+  - {id: blind, class: blind, scope: host, when: "blind.seconds >= 600", severity: {alone: ticket}, evidence: [blind.seconds], summary: "{{blind.source}} is {{blind.status}}"}
+`
+
+func probePack(t testing.TB) *rules.Pack {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "probes.yaml")
+	if err := os.WriteFile(path, []byte(probes), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pack, err := rules.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pack.Rules = slices.DeleteFunc(pack.Rules, func(r *rules.Rule) bool { return r.File != path })
+	return pack
+}
+
+func newProbeStage(t testing.TB) *stage {
+	t.Helper()
+	s := &stage{at: time.Unix(1_790_000_000, 0).UTC(), host: &event.Host{Cluster: "c", Name: "h", BootId: "b"}}
+	s.judge = NewJudge(probePack(t), func(f *event.Finding) { s.findings = append(s.findings, f) })
+	return s
+}
+
+// rank is a worker of the unit u, in its place's pid-th life.
+func rank(pid int64, release string) *event.Worker {
+	return &event.Worker{Pid: pid, StartTicks: event.Ptr(uint64(pid)), Role: "worker", Unit: "u", Model: "m", Release: release, GpuUuids: []string{"GPU-a"}}
+}
+
+func exited(change func(*event.Lifecycle)) *event.Event {
+	l := &event.Lifecycle{State: "exited"}
+	if change != nil {
+		change(l)
+	}
+	return &event.Event{Lifecycle: l}
+}
+
+func code(n int64) *event.Event {
+	return exited(func(l *event.Lifecycle) { l.ExitCode, l.By = &n, "self" })
+}
+
+func signal(n int64, by string) *event.Event {
+	return exited(func(l *event.Lifecycle) { l.Signal, l.By = &n, by })
+}
+
+func bye(e *event.Event) *event.Event {
+	e.Lifecycle.SaidBye = event.Ptr(true)
+	return e
+}
+
+func (s *stage) pass(d time.Duration) { s.at = s.at.Add(d) }
+
+// live lets a process speak for some time, a minute at a time.
+func (s *stage) live(w *event.Worker, d time.Duration) {
+	for range int(d / time.Minute) {
+		s.pass(time.Minute)
+		s.apply(w, handles())
+	}
+}
+
+func (s *stage) flag(w *event.Worker, name string) string {
+	v, known := s.worker(w).Sample().Bool(variable.Must(name))
+	switch {
+	case !known:
+		return "unknown"
+	case v:
+		return "yes"
+	}
+	return "no"
+}
+
+func (s *stage) number(w *event.Worker, name string) float64 {
+	v, known := s.worker(w).Sample().Number(variable.Must(name))
+	if !known {
+		return -1
+	}
+	return v
+}
+
+// One life ends, another comes to the slot. What the end was decides what the judge makes of both.
+func TestHowALifeEnds(t *testing.T) {
+	ready := &event.Event{Lifecycle: &event.Lifecycle{State: "ready"}}
+	for _, test := range []struct {
+		name    string
+		before  func(*stage, *event.Worker) // a minute or less before the end
+		end     *event.Event
+		release string // of the successor
+		kill    string // symptom.kill of the successor
+		proven  string
+		restart float64 // restarts.hour of the successor
+		finding time.Duration
+	}{
+		{name: "the kernel kills", end: signal(9, "kernel"), kill: "yes", proven: "yes", restart: 1},
+		{name: "a cgroup kills with a request to end", end: signal(15, "cgroup"), kill: "yes", proven: "yes", restart: 1},
+		{name: "SIGKILL of the parent", end: signal(9, "parent"), kill: "yes", proven: "yes", restart: 1},
+		{name: "a container runtime tells 137", end: code(137), kill: "yes", proven: "yes", restart: 1},
+		{name: "SIGTERM out of nowhere", end: signal(15, "unknown"), kill: "yes", proven: "no", restart: 1},
+		{name: "SIGTERM, and then a new release", end: signal(15, "unknown"), release: "r2", kill: "no", restart: 0},
+		{name: "SIGTERM after a drain", before: func(s *stage, w *event.Worker) {
+			s.apply(w, &event.Event{Lifecycle: &event.Lifecycle{State: "draining"}})
+		}, end: signal(15, "parent"), kill: "no", restart: 0},
+		{name: "SIGTERM with a farewell", end: bye(signal(15, "parent")), kill: "no", restart: 0},
+		{name: "SIGTERM after a deploy of the unit was marked", before: func(s *stage, w *event.Worker) {
+			s.apply(nil, &event.Event{Mark: &event.Mark{Name: "u", Kind: "deploy"}})
+		}, end: signal(15, "unknown"), kill: "no", restart: 0},
+		{name: "SIGKILL of the cgroup in a deploy is one all the same", before: func(s *stage, w *event.Worker) {
+			s.apply(nil, &event.Event{Mark: &event.Mark{Name: "u", Kind: "deploy"}})
+		}, end: signal(9, "cgroup"), kill: "yes", proven: "yes", restart: 1},
+		{name: "its own abort", end: signal(6, "self"), kill: "no", restart: 1},
+		{name: "its own error", end: code(1), kill: "no", restart: 1},
+		{name: "an orderly end", before: func(s *stage, w *event.Worker) { s.apply(w, ready) }, end: code(0), kill: "no", restart: 0},
+		{name: "an orderly end after an illegal access (vllm#53726)", before: func(s *stage, w *event.Worker) {
+			s.apply(w, ready)
+			s.apply(w, &event.Event{Xid: &event.Xid{Code: event.Ptr(uint64(31)), GpuUuid: "GPU-a", Source: "kmsg"}})
+		}, end: bye(code(0)), kill: "no", restart: 1},
+		{name: "nobody knows how", end: exited(func(l *event.Lifecycle) { l.By = "unknown" }), kill: "unknown", restart: 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newProbeStage(t)
+			old := rank(10, "r1")
+			s.apply(old, handles())
+			s.live(old, 5*time.Minute)
+			if test.before != nil {
+				test.before(s, old)
+			}
+			s.pass(5 * time.Second)
+			ended := s.at
+			s.apply(old, proto.CloneOf(test.end))
+			s.pass(time.Minute)
+			if test.release == "" {
+				test.release = "r1"
+			}
+			next := rank(20, test.release)
+			s.apply(next, handles())
+			s.live(next, 3*time.Minute)
+			if got := s.flag(next, "symptom.kill"); got != test.kill {
+				t.Errorf("symptom.kill of the successor is %s, want %s", got, test.kill)
+			}
+			if got := s.number(next, "restarts.hour"); got != test.restart {
+				t.Errorf("%v restarts, want %v", got, test.restart)
+			}
+			var kills []*event.Finding
+			for _, f := range s.findings {
+				if f.Class == "external_kill" {
+					kills = append(kills, f)
+				}
+			}
+			if (len(kills) > 0) != (test.kill == "yes") {
+				t.Fatalf("%d findings of a kill", len(kills))
+			}
+			if test.kill != "yes" {
+				return
+			}
+			if got := s.flag(next, "kill.proven"); got != test.proven {
+				t.Errorf("proven: %s, want %s", got, test.proven)
+			}
+			if f := kills[0]; f.Worker.GetPid() != 10 || f.Subject.Key != event.WorkerKey(s.host, old) || f.Slot != "c/h/u/0/0" || len(kills) != 1 {
+				t.Errorf("%d findings, the first is %+v", len(kills), f)
+			} else if test.proven == "yes" && !f.Time.Equal(ended) {
+				t.Errorf("told at %v, the process ended at %v", f.Time, ended)
+			}
+			s.live(next, 62*time.Minute) // the symptom is over after an hour
+			if k, n := s.flag(next, "symptom.kill"), s.number(next, "restarts.hour"); k != "no" || n != 0 {
+				t.Errorf("an hour later: kill %s, %v restarts", k, n)
+			}
+		})
+	}
+}
+
+// Nobody comes back after a request to end. Ten minutes later it is told, and not before: a new release may still have come.
+func TestARequestToEndIsToldWhenNobodyComes(t *testing.T) {
+	s := newProbeStage(t)
+	w, other := rank(10, "r1"), rank(11, "r1")
+	other.Unit = "v"
+	s.apply(w, handles())
+	s.live(w, 2*time.Minute)
+	s.apply(w, signal(15, "unknown"))
+	s.live(other, 9*time.Minute)
+	if len(s.findings) != 0 {
+		t.Fatalf("told after nine minutes: %v", s.findings)
+	}
+	s.live(other, 2*time.Minute)
+	if len(s.findings) != 1 || s.findings[0].Class != "external_kill" || s.findings[0].Worker.GetPid() != 10 {
+		t.Fatalf("findings %v", s.findings)
+	}
+}
+
+// When the parent ends the other ranks after one was killed, that is one kill.
+func TestTheRanksThatFollowAreNotKilled(t *testing.T) {
+	s := newProbeStage(t)
+	a, b := rank(10, "r1"), rank(11, "r1")
+	b.Rank = event.Ptr(int64(1))
+	s.apply(a, handles())
+	s.apply(b, handles())
+	s.pass(time.Minute)
+	s.apply(a, &event.Event{Oom: &event.Oom{Kind: "cgroup", VictimPid: event.Ptr(int64(10))}})
+	s.apply(a, signal(9, "unknown"))
+	s.pass(time.Second)
+	s.apply(b, signal(9, "parent"))
+	if len(s.findings) != 1 || s.findings[0].Worker.GetPid() != 10 {
+		t.Fatalf("findings %v", s.findings)
+	}
+	if got, _ := s.worker(a).Sample().Text(variable.Must("kill.by")); got != "cgroup" {
+		t.Errorf("killed by %q, the kernel's log said cgroup", got)
+	}
+}
+
+// The kernel kills one process because another grew. The event is published beside a third.
+func TestTheVictimAndTheCulprit(t *testing.T) {
+	const gib = 1 << 30
+	s := newProbeStage(t)
+	victim, greedy, large := rank(10, "r1"), rank(11, "r1"), rank(12, "r1")
+	greedy.Unit, large.Unit = "v", "w"
+	for hour := range 4 {
+		for pid, anon := range map[*event.Worker]uint64{victim: 11 * gib, greedy: uint64(10+5*hour) * gib, large: 90 * gib} {
+			s.apply(pid, &event.Event{Process: &event.Process{AnonBytes: event.Ptr(anon)}})
+		}
+		s.pass(time.Hour)
+	}
+	oom := &event.Event{Oom: &event.Oom{Kind: "kernel", VictimPid: event.Ptr(int64(10))}}
+	s.apply(large, oom)
+	if got := s.number(large, "oom.count"); got > 0 {
+		t.Errorf("the OOM was given to a process that was not its victim")
+	}
+	s.pass(time.Second)
+	s.apply(victim, exited(func(l *event.Lifecycle) { l.By = "unknown" }))
+	if v, c := s.number(victim, "kill.victim_bytes"), s.number(victim, "kill.culprit_bytes"); v != 11*gib || c != 25*gib {
+		t.Errorf("victim of %v and culprit of %v bytes, want 11 and 25 GiB", v/gib, c/gib)
+	}
+	if got := s.flag(victim, "kill.by_growth"); got != "no" {
+		t.Errorf("by its own growth: %s", got)
+	}
+	if len(s.findings) != 1 || s.findings[0].Worker.GetPid() != 10 {
+		t.Errorf("findings %v", s.findings)
+	}
+}
+
+// In a recording nobody tells how processes end. A new key in the slot, and silence of the old one, are a restart; whether it was
+// killed is not known. Two that go on side by side are none.
+func TestARestartIsSeenWithoutLifecycle(t *testing.T) {
+	for _, together := range []bool{false, true} {
+		s := newProbeStage(t)
+		old, next := rank(10, "r1"), rank(20, "r1")
+		s.apply(old, handles())
+		s.live(old, 10*time.Minute)
+		for range 12 {
+			s.pass(time.Minute)
+			s.apply(next, handles())
+			if together {
+				s.apply(old, handles())
+			}
+		}
+		want := 1.0
+		if together {
+			want = 0
+		}
+		if got := s.number(next, "restarts.hour"); got != want || s.flag(next, "symptom.kill") != "unknown" {
+			t.Errorf("together %v: %v restarts, kill %s", together, got, s.flag(next, "symptom.kill"))
+		}
+	}
+}
+
+func TestACrashLoopIsCountedOverItsLives(t *testing.T) {
+	s := newProbeStage(t)
+	for life := range int64(5) {
+		w := rank(10+life, "r1")
+		s.apply(w, handles())
+		s.live(w, 4*time.Minute)
+		s.apply(w, code(1))
+	}
+	if len(s.findings) == 0 || s.findings[0].Class != "crash_loop" || s.findings[0].Worker.GetPid() != 13 {
+		t.Fatalf("findings %v, want a crash loop at the third restart", s.findings)
+	}
+}
+
+// The leak comes again after a restart, at the slope that it had: of the same release that confirms it.
+func TestTheSameSlopeAfterARestartIsAProof(t *testing.T) {
+	all := events(t, "testdata/leak.ndjson.gz")
+	for release, want := range map[string]string{"build-a": "yes", "build-b": "no"} {
+		judge := NewJudge(builtin(t), func(*event.Finding) {})
+		apply := func(pid int64, release string, later time.Duration) {
+			for _, e := range all {
+				e = proto.CloneOf(e)
+				e.Time = timestamppb.New(e.At().Add(later))
+				if e.Worker != nil {
+					e.Worker.Pid, e.Worker.Release = pid, release
+					e.Worker.StartTime = timestamppb.New(e.Worker.StartTime.AsTime().Add(later))
+				}
+				judge.Apply(e)
+			}
+		}
+		apply(4242, "build-a", 0)
+		apply(5000, release, 8*time.Hour)
+		judge.Flush()
+		got := "unknown"
+		for _, w := range judge.workers {
+			if w.Who.Pid != 5000 {
+				continue
+			}
+			if v, known := w.Sample().Bool(variable.Must("proof.restart")); known {
+				got = map[bool]string{true: "yes", false: "no"}[v]
+			}
+			if _, called := w.Called("live"); !called {
+				t.Error("the second life's growth was not called")
+			}
+		}
+		if got != want {
+			t.Errorf("then release %s: proof.restart is %s, want %s", release, got, want)
+		}
+	}
+}
