@@ -6,7 +6,6 @@ import (
 
 	"lowtide/event"
 	"lowtide/processor/trend"
-	"lowtide/rules/variable"
 )
 
 // Report is what one worker looks like to a person: plain values, nothing formatted. What is not known is NaN, zero time or "".
@@ -192,31 +191,6 @@ func (q *quality) remarks(resets int) (out []string) {
 	}
 	if resets > 0 {
 		out = append(out, fmt.Sprintf("%d counters fell and were taken as reset", resets))
-	}
-	return out
-}
-
-// sensed is the sensor that a class cannot be judged without.
-var sensed = []struct {
-	class string
-	ids   []int // series, of which one is enough
-}{
-	{"retention", []int{live}}, {"stream_backlog", []int{awaiting}}, {"native_growth", []int{outside}}, {"graph_pools", []int{graphs}},
-	{"kv_block_leak", []int{kv}}, {"kv_pressure", []int{kv}}, {"host_memory", []int{anon}}, {"pinned_memory", []int{pinned}}, {"fd_leak", []int{fds, sockets}},
-	{"thread_leak", []int{threads}},
-}
-
-// Missing returns the classes that this worker's sensors cannot settle, and the sensor that is missing.
-func (w *Worker) Missing() map[string]string {
-	out := make(map[string]string)
-	for _, s := range sensed {
-		known := false
-		for _, i := range s.ids {
-			known = known || w.sample.Known(ids[i].now)
-		}
-		if !known {
-			out[s.class] = variable.All()[ids[s.ids[0]].now].Sensor
-		}
 	}
 	return out
 }

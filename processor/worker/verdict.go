@@ -34,9 +34,6 @@ func (w *Worker) verdict() (word, why string) {
 		}
 		return "insufficient", w.tooFew(n)
 	}
-	if c := w.leadingCall(live); c == nil || c.Points == 0 {
-		return "insufficient", "no allocator is read"
-	}
 	for _, i := range bySeries {
 		if c := w.leadingCall(i); c != nil && c.Filling && c.Growth.Low > 0 {
 			return "filling", seriesNames[i] + " grows inside its declared caches"
@@ -53,10 +50,15 @@ func (w *Worker) verdict() (word, why string) {
 		}
 	}
 	reserve, held := w.leadingCall(cached), w.leadingCall(live)
-	if reserve != nil && reserve.Points > 0 && reserve.Level > cachingShare*held.Level {
+	if reserve != nil && reserve.Points > 0 && held.Points > 0 && reserve.Level > cachingShare*held.Level {
 		return "caching", event.FormatQuantity(reserve.Level, "bytes") + " reserved above live memory, and level"
 	}
-	return "steady", fmt.Sprintf("level over %d quiet points", w.Points())
+	for _, i := range bySeries {
+		if c := w.leadingCall(i); c != nil && c.Points > 0 {
+			return "steady", fmt.Sprintf("level over %d quiet points", w.Points())
+		}
+	}
+	return "insufficient", "no memory is read"
 }
 
 func (w *Worker) leadingCall(series int) *call {
