@@ -26,10 +26,13 @@ type partition struct {
 	applied  uint64            // stream sequence
 	refused  int
 	ticked   time.Time // broker time that the judge was told last
+	advised  time.Time // and at which the verdicts of open incidents were written last
 }
 
-// tickEvery is how often the judge is told the broker's time, by which hosts are missed.
-const tickEvery = 30 * time.Second
+const (
+	tickEvery   = 30 * time.Second      // how often the judge is told the broker's time, by which hosts are missed
+	adviceEvery = broker.VerdictTTL / 4 // an incident that stays as it is must not fall out of the bucket
+)
 
 func newPartition(number int, o Options, board *Board, verdicts *Verdicts) *partition {
 	p := &partition{number: number, js: o.JS, log: o.Log.With("partition", number), marks: make(map[string]uint64), verdicts: verdicts}
@@ -136,6 +139,7 @@ func (p *partition) take(ctx context.Context, consumer jetstream.Consumer) error
 			return err
 		}
 	}
+	p.advise(ctx)
 	if last != nil {
 		if err := last.Ack(); err != nil {
 			return fmt.Errorf("acknowledge: %w", err)
@@ -177,6 +181,23 @@ func (p *partition) pass(now time.Time) {
 	if now.Sub(p.ticked) >= tickEvery {
 		p.ticked = now
 		p.judge.Tick(now)
+	}
+}
+
+// advise writes the verdicts of the open incidents again, before they expire.
+func (p *partition) advise(ctx context.Context) {
+	if p.ticked.Sub(p.advised) < adviceEvery {
+		return
+	}
+	p.advised = p.ticked
+	for _, in := range p.judge.incidents.State().Incidents {
+		if in.Last == nil {
+			continue
+		}
+		if err := p.verdicts.Put(ctx, in.Last); err != nil {
+			p.log.Warn("verdict not written", "incident", in.ID, "error", err)
+			return // the broker is not well; the findings matter more
+		}
 	}
 }
 

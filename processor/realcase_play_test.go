@@ -9,21 +9,15 @@ import (
 	"strings"
 	"testing"
 	"time"
-	_ "unsafe" // for linkname
 
 	json "github.com/go-json-experiment/json"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	_ "lowtide/collector/kernel"
+	"lowtide/collector/kernel"
 	"lowtide/collector/oom"
 	"lowtide/event"
 )
-
-// readXid is the kernel source's own reading of a line of the driver. The source has no other way in than a kernel log.
-//
-//go:linkname readXid lowtide/collector/kernel.parseXid
-func readXid(text string) *event.Xid
 
 const maxRepeats = 1000 // of one step
 
@@ -86,7 +80,7 @@ func (p *player) once(i int, s *step, who *event.Worker, part float64) {
 		}
 		p.apply(who, &event.Event{Oom: o})
 	case s.Kmsg != "":
-		x := readXid(s.Kmsg)
+		x := kernel.ParseXid(s.Kmsg)
 		if x == nil {
 			p.t.Fatalf("step %d: %q is read as no Xid", i+1, s.Kmsg)
 		}
@@ -101,7 +95,7 @@ func (p *player) once(i int, s *step, who *event.Worker, part float64) {
 		if o, ok := oom.Parse(s.Unread); ok {
 			p.t.Errorf("step %d: %q is read now, as %v: give it to the judge", i+1, s.Unread, o)
 		}
-		if x := readXid(s.Unread); x != nil {
+		if x := kernel.ParseXid(s.Unread); x != nil {
 			p.t.Errorf("step %d: %q is read now, as %v: give it to the judge", i+1, s.Unread, x)
 		}
 	default:

@@ -96,7 +96,7 @@ func (a *assembler) driver(r record, at time.Time) {
 		a.gpus.learn(canonical(m[1]), m[2])
 		return
 	}
-	x := parseXid(r.text)
+	x := ParseXid(r.text)
 	if x == nil {
 		x = parseLost(r.text)
 	}

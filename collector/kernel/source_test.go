@@ -326,7 +326,7 @@ func TestRealKernelLog(t *testing.T) {
 			t.Fatalf("a real record is not read: %q", buffer[:k])
 		}
 		if strings.Contains(r.text, "lowtide test") {
-			if r.facility == 0 || parseXid(r.text) == nil {
+			if r.facility == 0 || ParseXid(r.text) == nil {
 				t.Errorf("a program wrote %+v", r)
 			}
 			_, uptime := systemClock()

@@ -25,8 +25,8 @@ var (
 
 const address = `[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}`
 
-// parseXid reads the line of an Xid; nil where it is none.
-func parseXid(text string) *event.Xid {
+// ParseXid reads a line of the kernel log about an Xid; nil where it is none.
+func ParseXid(text string) *event.Xid {
 	m := xidLine.FindStringSubmatch(text)
 	if m == nil {
 		return nil

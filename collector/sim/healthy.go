@@ -25,7 +25,7 @@ func healthy() []script {
 		{Scenario{Name: "healthy-cache-declared", Hours: 30, Planted: "a cache on the card fills to its declared cap over 5 to 20 hours"}, func(w *world) {
 			i := w.new(profile{spare: w.between(14, 18)})
 			size := w.between(1, 7) * gib
-			i.declare("encoder_cache", size)
+			i.declare(cardCache, size)
 			i.fill(inLive, size, w.between(5, 20))
 		}},
 		{Scenario{Name: "healthy-host-cache-declared", Hours: 30, Planted: "a prompt cache in host memory fills to its declared cap over 4 to 20 hours"}, func(w *world) {

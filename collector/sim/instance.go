@@ -289,11 +289,23 @@ func (i *instance) tellEngine(s *reading) {
 	out.LoadedAdapters = s.count(i.ranks[0].allocator.adapters)
 }
 
+// utilization is the part of the card that the engine was given: all it needs, in whole percents.
+func (i *instance) utilization() float64 {
+	a, e := &i.ranks[0].allocator, &i.engine
+	needs := a.weights + a.kvPool + i.capture + i.ranks[0].context + (1+a.waste)*(e.maxBatch*a.perToken+e.maxSeqs*a.perSeq)
+	for _, cache := range i.config.DeclaredCaches {
+		if cache.Name == cardCache {
+			needs += float64(cache.GetCapBytes())
+		}
+	}
+	return math.Min(0.99, math.Ceil(100*needs/i.ranks[0].card.total)/100)
+}
+
 // tellConfig says what the engine was started with.
 func (i *instance) tellConfig() {
 	h, a := i.host, &i.ranks[0].allocator
 	c := &event.Config{
-		Origin: "info metric", GpuMemoryUtilization: event.Ptr(math.Round(100*(a.weights+a.kvPool)/i.ranks[0].card.total) / 100),
+		Origin: "info metric", GpuMemoryUtilization: event.Ptr(i.utilization()),
 		MaxModelLen: event.Ptr(uint64(32768)), MaxNumSeqs: event.Ptr(uint64(i.engine.maxSeqs)), MaxNumBatchedTokens: event.Ptr(uint64(i.engine.maxBatch)),
 		BlockSize: event.Ptr(uint64(16)), CudaGraphs: event.Ptr(i.capture > 0), EngineVersion: i.version, TorchVersion: "2.11.0", CudaVersion: "13.0",
 		TensorParallel: event.Ptr(uint64(len(i.ranks))), WeightsBytes: event.Ptr(uint64(a.weights)), KvPoolBytes: event.Ptr(uint64(a.kvPool)),

@@ -180,6 +180,9 @@ func (w *world) beside(i *instance) {
 	}
 }
 
+// cardCache is the name of a cache that is on the card rather than in host memory.
+const cardCache = "encoder_cache"
+
 // declare says in the configuration that a cache may take as much.
 func (i *instance) declare(name string, bytes float64) {
 	i.config.DeclaredCaches = append(i.config.DeclaredCaches, &event.DeclaredCache{Name: name, CapBytes: event.Ptr(uint64(bytes))})

@@ -31,7 +31,9 @@ func Measure(x, y []float64, sigma float64) Growth {
 // the rolling minimum of three, with the Mann–Kendall z corrected for the
 // serial correlation that noise and the minimum leave behind. Only full
 // windows count, since the first two would make a straight rise begin flat (a
-// slope a third too low at six points); six points have too few of them for an
+// slope a third too low at six points), and each counts where its minimum was
+// measured, since points that do not come evenly would lie too close or too far
+// apart at the ends of their windows; six points have too few of them for an
 // interval and are taken as they are. Sigma is the noise of one point in the
 // unit of y: values within it count as equal. All numbers are NaN where x does
 // not ascend.
@@ -51,8 +53,8 @@ func (s *Scratch) Measure(x, y []float64, sigma float64) Growth {
 	}
 	growth.Robust = true
 	if partial := minimumWindow - 1; len(y)-partial >= intervalPoints {
-		s.minima = RollingMinimum(s.minima[:0], y, minimumWindow)
-		x, y = x[partial:], s.minima[partial:]
+		s.minima, s.places = rollingMinimum(s.minima[:0], s.places[:0], y, x, minimumWindow)
+		x, y = s.places[partial:], s.minima[partial:]
 	}
 	growth.Slope, growth.Low, growth.High = s.TheilSen(x, y)
 	growth.Serial = Autocorrelation(x, y, growth.Slope)

@@ -11,6 +11,13 @@ package trend
 // kept in a monotone queue (Lemire, Nordic J. Computing 13, 2006), amortised
 // O(1) a value and without allocation for windows up to 64.
 func RollingMinimum(dst, y []float64, window int) []float64 {
+	dst, _ = rollingMinimum(dst, nil, y, nil, window)
+	return dst
+}
+
+// rollingMinimum also appends, where x is given, the place at which each
+// minimum was measured.
+func rollingMinimum(dst, places, y, x []float64, window int) (minima, at []float64) {
 	type candidate struct {
 		index int
 		value float64
@@ -42,11 +49,14 @@ func RollingMinimum(dst, y []float64, window int) []float64 {
 			queue[place(size)] = candidate{i, value}
 			size++
 		}
-		low := unknown()
+		low, at := unknown(), i
 		if size > 0 {
-			low = queue[head].value
+			low, at = queue[head].value, queue[head].index
 		}
 		dst = append(dst, low)
+		if x != nil {
+			places = append(places, x[at])
+		}
 	}
-	return dst
+	return dst, places
 }

@@ -68,6 +68,7 @@ type Scratch struct {
 	rows   []int32   // row sums of the matrix of signs
 	x, y   []float64 // the measured points, where some were not
 	minima []float64
+	places []float64 // of the minima
 }
 
 // points returns the measured points of x and y: the slices themselves where

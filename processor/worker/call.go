@@ -68,12 +68,16 @@ func (c *call) judge(series int, s sight, w *Worker, scratch *trend.Scratch) {
 	}
 	c.Points, c.Level = len(s.Level), s.Level[len(s.Level)-1]
 	floor := levelFloors[series]
-	if !judged[series] || slices.Max(s.Level)-slices.Min(s.Level) < spreadToCall*s.Sigma && !c.called() {
+	c.unsettle()
+	if slices.Max(s.Level)-slices.Min(s.Level) < spreadToCall*s.Sigma && !c.called() {
 		c.Growth = flat(s)
-		c.Lacking = trend.SmallRise
-		c.Step = false
+		c.Lacking, c.Step = trend.SmallRise, false
 		c.prove(s, floor)
-		c.unsettle()
+		return
+	}
+	if !judged[series] {
+		c.Growth = scratch.Measure(s.Hours, s.Level, s.Sigma)
+		c.follow(s)
 		return
 	}
 	early := trend.Early(s.Hours, s.Level, s.Sigma, trend.CallHours)
@@ -95,10 +99,7 @@ func (c *call) judge(series int, s sight, w *Worker, scratch *trend.Scratch) {
 	if c.Proven {
 		c.Early, c.Steady = false, false
 	}
-	c.unsettle()
-	if c.Growth.Low > 0 {
-		c.follow(s)
-	}
+	c.follow(s)
 }
 
 // flat is the growth of a series that has not moved: its least squares line.
@@ -182,6 +183,9 @@ func (w *Worker) caches(series int) (sum float64) {
 // follow sets the slopes against work. Any two running totals fit each other, so a slope is kept only where time is not decidedly
 // the better explanation; and it is proof only where the work is: the steps of the series follow the steps of the work.
 func (c *call) follow(s sight) {
+	if !(c.Growth.Low > 0) {
+		return
+	}
 	work := make([]float64, len(s.Work))
 	for axis := range axisCount {
 		for i, a := range s.Work {

@@ -14,7 +14,7 @@ const spareReserve = 0.1
 // roomCard is what is kept of one of the worker's GPUs, in the order of reading.cards.
 type roomCard struct {
 	Peak, Retries counter
-	Own, Others   float64 // memory of the process, and of others on the device, when the engine was ready
+	Own, Others   float64 // memory of the process at the end of warm-up, and the least that others held on the device until then
 	Based         bool
 	Track         track
 }
@@ -43,14 +43,16 @@ func (r *room) observe(w *Worker, at time.Time) {
 	}
 	for i := range w.now.cards {
 		c, k := &w.now.cards[i], &r.Cards[i]
-		if !k.Based && !w.ready.IsZero() && c.device != nil && c.process != nil && c.device.UsedBytes != nil && c.process.UsedBytes != nil {
-			k.Based, k.Own = true, number(c.process.UsedBytes)
-			k.Others = number(c.device.UsedBytes) - k.Own
+		if used, all := usedOf(c); all == all && (!k.Based || at.Before(w.load.Warm)) {
+			if others := all - used; !k.Based || others < k.Others {
+				k.Others = others
+			}
+			k.Based, k.Own = true, used
 		}
 		if a := c.allocator; a != nil && w.now.freshAllocator {
 			r.allocated(at, k, a)
 			if v := given(c); v == v && w.now.freshGPU {
-				k.Track.add(at, v)
+				k.Track.add(at, v, w.load.Warm)
 			}
 		}
 	}
@@ -60,7 +62,7 @@ func (r *room) observe(w *Worker, at time.Time) {
 	}
 	if p := w.now.process; p != nil && w.now.freshProcess {
 		if v := hostHeld(p); v == v {
-			r.Host.add(at, v)
+			r.Host.add(at, v, w.load.Warm)
 		}
 	}
 }
@@ -83,6 +85,14 @@ func (r *room) allocated(at time.Time, k *roomCard, a *event.Allocator) {
 			r.Retries.add(at, n)
 		}
 	}
+}
+
+// usedOf is the memory of the process on a card and that of everybody; NaN, both, when one is not known.
+func usedOf(c *card) (own, all float64) {
+	if c.process == nil || c.device == nil || c.process.UsedBytes == nil || c.device.UsedBytes == nil {
+		return nan, nan
+	}
+	return float64(*c.process.UsedBytes), float64(*c.device.UsedBytes)
 }
 
 // given is what cannot be given back of the memory of a process on a card: live, awaiting and outside, which is what it uses without

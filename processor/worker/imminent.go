@@ -44,7 +44,8 @@ type track struct {
 	Growth  trend.Line
 }
 
-func (t *track) add(at time.Time, v float64) {
+// add takes a sample. What is reached before warm-up ends, weights that load above all, is no level to compare with.
+func (t *track) add(at time.Time, v float64, warm time.Time) {
 	now := at.Unix()
 	last := t.N - 1
 	switch {
@@ -57,7 +58,9 @@ func (t *track) add(at time.Time, v float64) {
 		return
 	}
 	if t.N == len(t.At) {
-		t.leave(t.At[0], min(t.Value[0], t.Value[1], t.Value[2]))
+		if t.At[0] >= warm.Unix() {
+			t.leave(t.At[0], min(t.Value[0], t.Value[1], t.Value[2]))
+		}
 		copy(t.At[:], t.At[1:])
 		copy(t.Value[:], t.Value[1:])
 		t.N--

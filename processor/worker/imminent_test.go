@@ -182,7 +182,7 @@ func TestNoiseThatWandersIsNotImminent(t *testing.T) {
 		x := 0.0
 		for i := range 24 * 60 {
 			x = 0.9*x + math.Sqrt(1-0.81)*128*mib*random.NormFloat64()
-			k.add(start.Add(time.Duration(i)*time.Minute), 60*gib+x)
+			k.add(start.Add(time.Duration(i)*time.Minute), 60*gib+x, start)
 			if k.judge(0); k.Repeats >= trackRepeats {
 				t.Fatalf("day %d, minute %d: a line", day, i)
 			}

@@ -137,7 +137,7 @@ func (w *Worker) beforeReady() bool {
 }
 
 // fitsWithoutOthers says whether the memory of other processes is why an allocation failed. Not where the allocator's own cap ended it.
-// Of what was missing theirs must be the larger part: they hold more than this process does, or they have taken more since it was ready
+// Of what was missing theirs must be the larger part: they hold more than this process does, or they have taken more since its warm-up
 // than it has. Unknown where the OOM does not say what it asked for and what was free.
 func (w *Worker) fitsWithoutOthers(o *event.Oom) (fits, known bool) {
 	if o.Kind != "" && o.Kind != "cuda" || o.RequestedBytes == nil || o.FreeBytes == nil {
@@ -150,15 +150,13 @@ func (w *Worker) fitsWithoutOthers(o *event.Oom) (fits, known bool) {
 		if o.GpuUuid != "" && c.uuid != o.GpuUuid || o.GpuUuid == "" && len(w.now.cards) > 1 {
 			continue
 		}
-		used := nan
-		if c.process != nil {
-			used = number(c.process.UsedBytes)
-		}
+		used, all := usedOf(c)
 		if own != own {
 			own = used
 		}
-		if others != others && c.device != nil {
-			others = number(c.device.UsedBytes) - used
+		// The text names processes that live and are seen; the device knows what is held by nobody, too.
+		if held := all - used; held > others || others != others {
+			others = held
 		}
 		if i < len(w.load.Room.Cards) && w.load.Room.Cards[i].Based {
 			more, grown = others-w.load.Room.Cards[i].Others, used-w.load.Room.Cards[i].Own

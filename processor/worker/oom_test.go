@@ -148,6 +148,16 @@ func TestFitsWithoutOthers(t *testing.T) {
 	}
 }
 
+// The process before died and left 57 GiB behind: no living process is named, the card says it all the same.
+func TestMemoryOfNobodyIsTheReason(t *testing.T) {
+	s := newStage(t)
+	s.give(&event.Event{Gpu: &event.Gpu{Uuid: "GPU-1", TotalBytes: u(80 * gib), UsedBytes: u(80 * gib), FreeBytes: u(0)}})
+	s.give(&event.Event{GpuProcess: &event.GpuProcess{GpuUuid: "GPU-1", UsedBytes: u(23 * gib)}})
+	s.Close()
+	s.give(&event.Event{Oom: &event.Oom{Kind: "cuda", RequestedBytes: u(2 * mib), FreeBytes: u(0), AllocatedBytes: u(22 * gib), ReservedUnallocatedBytes: u(0), OtherProcessesBytes: u(0), GpuUuid: "GPU-1"}})
+	s.wantFlag("oom.fits_without_others", "true")
+}
+
 // The neighbour came later and took 30 GiB, while this worker holds what it held when it was ready.
 func TestANeighbourThatGrewIsTheReason(t *testing.T) {
 	s := newStage(t)

@@ -148,8 +148,7 @@ func TestTheRingOfPointsHalves(t *testing.T) {
 			t.Fatalf("point %d is not after the one before", i)
 		}
 	}
-	// The rolling minimum lags by two points, and those of the older half of the ring lie further apart: a few percent too fast.
-	if growth := number64(t, w, "live.growth"); growth < 239<<20 || growth > 255<<20 {
+	if growth := number64(t, w, "live.growth"); growth < 239<<20 || growth > 241<<20 {
 		t.Errorf("growth %v MiB/h, want 240", growth/(1<<20))
 	}
 }

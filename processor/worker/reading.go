@@ -79,7 +79,7 @@ func (r *reading) endTick() {
 // levels writes the residuals of the memory identity, per GPU, into dst and returns it; NaN is what this tick did not read:
 // process used = reserved + outside; reserved = active + cached; active = live + awaiting (vocabulary.md). dst is a column's value
 // each and grows with the GPUs.
-func (r *reading) levels(dst []float64) []float64 {
+func (r *reading) levels(dst []float64, engine string) []float64 {
 	dst = dst[:0]
 	for range columnsOf(len(r.cards)) {
 		dst = append(dst, math.NaN())
@@ -88,6 +88,9 @@ func (r *reading) levels(dst []float64) []float64 {
 	for i := range r.cards {
 		c, of := &r.cards[i], dst[column(0, i):]
 		reserved := math.NaN()
+		if engine == "llama.cpp" || engine == "ollama" {
+			reserved = 0 // there is no PyTorch in it: all that the process holds is outside
+		}
 		if a := c.allocator; a != nil && r.freshAllocator {
 			allocated, active := number(a.AllocatedBytes), number(a.ActiveBytes)
 			reserved = number(a.ReservedBytes)

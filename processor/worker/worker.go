@@ -187,7 +187,7 @@ func (w *Worker) Close() bool {
 	if w.ooms.counter(w.tick, w.now.oomsTotal()) {
 		w.noteGrowth(w.tick)
 	}
-	w.level = w.now.levels(w.level)
+	w.level = w.now.levels(w.level, w.Who.GetEngine())
 	for len(w.calls) < len(w.level) {
 		w.calls = append(w.calls, newCall())
 	}
