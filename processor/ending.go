@@ -238,9 +238,12 @@ func (j *Judge) exit(h *host, w *watched, e *event.Event, at time.Time) {
 
 // close judges a life at its end.
 func (j *Judge) close(w *watched, at time.Time, exited bool) {
-	if w.end.killed() {
+	switch {
+	case w.end.killed():
 		w.end.tell(w)
-	} else if !w.end.unknown && !w.end.awaited {
+	case w.end.unknown || w.end.awaited:
+		w.Sample().Unset(slotIDs.kill)
+	default:
 		w.Sample().SetBool(slotIDs.kill, false)
 	}
 	j.judge(w, at, exited)

@@ -125,7 +125,9 @@ func fill(f *event.Finding, v *view, q *question) {
 		if v.kind == "worker" || v.kind == "instance" {
 			f.Slot = v.key
 			f.Symptoms = w.symptoms(f.Onset, v.at)
-			f.NotAssessable = notAssessable(s)
+			if missing := w.Missing(); len(missing) > 0 {
+				f.NotAssessable = missing
+			}
 		}
 		if c := w.Config; c != nil {
 			f.ConfigHash, f.EngineVersion, f.TorchVersion, f.AllocConf = c.ConfigHash, c.EngineVersion, c.TorchVersion, c.AllocConf
@@ -188,28 +190,4 @@ func (w *watched) symptoms(onset, at time.Time) []event.Symptom {
 		}
 	}
 	return all
-}
-
-// assessed are the variables without which a class cannot be settled for a process.
-var assessed = map[string]variable.ID{
-	"retention": variable.Must("live.now"), "stream_backlog": variable.Must("awaiting.now"), "fragmentation": variable.Must("snapshot.fragmentation"),
-	"graph_pools": variable.Must("graphs.now"), "native_growth": variable.Must("outside.now"), "kv_pressure": variable.Must("kv.now"),
-	"kv_block_leak": variable.Must("kv.now"), "host_memory": variable.Must("anon.now"), "pinned_memory": variable.Must("pinned.now"),
-	"fd_leak": variable.Must("fds.now"), "thread_leak": variable.Must("threads.now"), "stall": variable.Must("progress.seconds"),
-	"external_kill": variable.Must("symptom.kill"), "cotenant": variable.Must("orphan.now"),
-}
-
-// notAssessable names the classes that this process's sensors cannot settle.
-func notAssessable(s *variable.Sample) map[string]string {
-	var out map[string]string
-	for class, id := range assessed {
-		if s.Known(id) {
-			continue
-		}
-		if out == nil {
-			out = make(map[string]string)
-		}
-		out[class] = variable.All()[id].Sensor
-	}
-	return out
 }

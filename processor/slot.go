@@ -41,9 +41,15 @@ type slot struct {
 	emptied  time.Duration // of the host's time: when somebody was last seen to live here
 }
 
-// forgettable says that it remembers nothing that anybody will ask for.
-func (s *slot) forgettable() bool {
-	return len(s.restarts) == 0 && s.regrowth == [len(growers)]slope{} && s.end.at.IsZero()
+// kept is how long the slot is remembered once nobody lives there: long where it knows a slope, which a next life may show again.
+func (s *slot) kept() time.Duration {
+	switch {
+	case s.regrowth != [len(growers)]slope{}:
+		return slotKept
+	case len(s.restarts) > 0 || !s.end.at.IsZero():
+		return hostKept
+	}
+	return 0
 }
 
 func (h *host) slot(key string) *slot {

@@ -3,6 +3,7 @@ package scorecard
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,7 +11,6 @@ import (
 	"lowtide/event"
 	"lowtide/processor"
 	"lowtide/processor/worker"
-	"lowtide/rules"
 )
 
 // beforehand is how much earlier than its onset a trouble may be told: samples are a minute apart and late by part of a second.
@@ -29,7 +29,7 @@ type trial struct {
 	fourth  time.Time // from here on the onset's growth can be called: four quiet points, the last three hours after the first
 }
 
-// healthy says that nothing was planted, so that every finding is false.
+// isHealthy says that nothing was planted, so that every finding is false.
 func (t *trial) isHealthy() bool { return t.scenario.Class == "" }
 
 // name is how the recording is made again.
@@ -60,9 +60,12 @@ func (t *trial) wrong() []incident {
 }
 
 // play makes one recording and judges it as it is made.
-func play(ctx context.Context, pack *rules.Pack, s sim.Scenario, seed uint64) (*trial, error) {
+func (j judging) play(ctx context.Context, s sim.Scenario, seed uint64) (*trial, error) {
 	var told []*event.Finding
-	judge := processor.NewJudge(pack, func(f *event.Finding) { told = append(told, f) })
+	judge := processor.NewJudge(j.pack, func(f *event.Finding) { told = append(told, f) })
+	if j.raw {
+		judge.Uncalibrated()
+	}
 	seen := newWitness()
 	rec, err := sim.Play(s, seed, 0, step, func(e *event.Event) error {
 		if err := ctx.Err(); err != nil {
@@ -180,7 +183,7 @@ func (w *witness) healthyDays(all bool) float64 {
 func callable(reports []worker.Report, rec sim.Recording) time.Time {
 	var best time.Time
 	for _, r := range reports {
-		if !contains(rec.Pids, r.Who.GetPid()) {
+		if !slices.Contains(rec.Pids, r.Who.GetPid()) {
 			continue
 		}
 		for _, s := range r.Series {
@@ -210,13 +213,4 @@ func fourthPoint(points []worker.Dot, onset time.Time) time.Time {
 		return at
 	}
 	return time.Time{}
-}
-
-func contains(pids []int64, pid int64) bool {
-	for _, one := range pids {
-		if one == pid {
-			return true
-		}
-	}
-	return false
 }

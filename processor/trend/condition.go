@@ -16,7 +16,7 @@ const (
 	FewPoints                  // too few measured points
 	ShortSpan                  // too little time from first to last
 	Falls                      // a point is lower than the one before by more than σ
-	SmallRise                  // the rise is small, or is one step
+	SmallRise                  // the rise is small, or is one step or two
 	LowSlope                   // the lower bound of the slope does not exceed the floor
 	WeakTrend                  // the corrected Mann–Kendall z is below three
 	LevelsOff                  // the last third of the time does not rise as the whole does
@@ -38,7 +38,7 @@ func (c Condition) String() string {
 	case Falls:
 		return "a point falls below the one before"
 	case SmallRise:
-		return "rise too small without its largest step"
+		return "rise too small without its largest steps"
 	case LowSlope:
 		return "slope not surely above the floor"
 	case WeakTrend:

@@ -3,6 +3,7 @@ package trend
 const (
 	earlyPoints = 4
 	earlyRise   = 8 // σ, without the largest step
+	earlyRest   = 4 // σ, without the two largest
 )
 
 // EarlyResult is the outcome of Early with the numbers it was decided on; what
@@ -16,6 +17,7 @@ type EarlyResult struct {
 	Rise    float64   // last − first, in y
 	Step    float64   // largest rise from one point to the next, in y
 	StepAt  int       // index, among the measured points, of the point that the step leads to; 0 where nothing rises
+	Second  float64   // the next largest rise
 	Level   Levelling
 }
 
@@ -23,9 +25,10 @@ type EarlyResult struct {
 // growth. It wants, in this order, x ascending; four points; the given hours
 // from first to last, rounded to the nearest ten minutes (CallHours, or 0 to
 // waive them); no point lower than the one before by more than sigma; a rise
-// from first to last of at least eight sigma even without its largest step, so
-// that one jump is not growth; and in the last third of the time at least
-// LevelRatio of the mean slope. Sigma is the noise of one point in the unit of
+// from first to last of at least eight sigma even without its largest step, and
+// of four without the two largest, so that neither a jump nor two, as a graph
+// capture and the load of an adapter make, are growth; and in the last third of
+// the time at least LevelRatio of the mean slope. Sigma is the noise of one point in the unit of
 // y and must be positive.
 func Early(x, y []float64, sigma, hours float64) EarlyResult {
 	x, y = common(x, y)
@@ -33,16 +36,19 @@ func Early(x, y []float64, sigma, hours float64) EarlyResult {
 		var scratch Scratch
 		x, y = scratch.points(x, y)
 	}
-	result := EarlyResult{Points: len(x), Hours: unknown(), Fall: unknown(), Rise: unknown(), Step: unknown(), Level: Level(x, y)}
+	result := EarlyResult{Points: len(x), Hours: unknown(), Fall: unknown(), Rise: unknown(), Step: unknown(), Second: unknown(), Level: Level(x, y)}
 	if len(x) > 0 {
 		last := len(x) - 1
 		result.Hours = known(x[last] - x[0])
 		result.Rise = known(y[last] - y[0])
-		result.Fall, result.Step = 0, 0
+		result.Fall, result.Step, result.Second = 0, 0, 0
 		for i := 1; i < len(y); i++ {
 			step := y[i] - y[i-1]
 			if step > result.Step {
+				result.Second = result.Step
 				result.Step, result.StepAt = step, i
+			} else {
+				result.Second = max(result.Second, step)
 			}
 			result.Fall = max(result.Fall, -step)
 		}
@@ -66,7 +72,7 @@ func (r EarlyResult) lacking(x []float64, sigma, hours float64) Condition {
 		return ShortSpan
 	case !(r.Fall <= sigma):
 		return Falls
-	case !(r.Rise-r.Step >= earlyRise*sigma):
+	case !(r.Rise-r.Step >= earlyRise*sigma), !(r.Rise-r.Step-r.Second >= earlyRest*sigma):
 		return SmallRise
 	case !r.Level.Rising():
 		return LevelsOff

@@ -95,7 +95,9 @@ func (c *call) judge(series int, s sight, w *Worker, scratch *trend.Scratch) {
 		// A worker that was level for a day and leaks since an hour ago grows as it does since then.
 		c.Growth = scratch.Measure(s.Hours[from:], s.Level[from:], s.Sigma)
 	}
-	c.prove(s, floor)
+	if c.prove(s, floor); c.called() && len(w.ooms.times) > 0 {
+		c.Proven = false // it is level because there is no more: level after an OOM proves nothing
+	}
 	if c.Proven {
 		c.Early, c.Steady = false, false
 	}

@@ -18,14 +18,14 @@ const (
 // remapped and recovered is not unhealthy, real-cases.md, DF). 92: many single-bit errors, all corrected. A failed remapping is 64.
 func informational(code uint64) bool { return code == 63 || code == 92 }
 
-// note is one Xid until it is known whether it came before or after the trouble.
+// note is one Xid.
 type note struct {
 	Code uint64
 	At   time.Time
 	Text string
 }
 
-// card's errors, in totals of the device.
+// cardErrors are the totals of one device, which are older than the process.
 type cardErrors struct {
 	UUID                             string
 	Corrected, Uncorrected, Remapped counter

@@ -70,11 +70,10 @@ func TestARepeatedGaugeIsOneWindow(t *testing.T) {
 func TestFastTicksMakeNoMoreWindows(t *testing.T) {
 	s := newStage(t)
 	fast := func(n int, ttft float64) {
-		for i := range n {
+		for range n {
 			s.give(&event.Event{Engine: &event.Engine{Running: u(8), Waiting: u(0), FinishedTotal: u(int(s.at.Unix())), TtftP95Seconds: event.Ptr(ttft)}})
 			s.Close()
 			s.at = s.at.Add(5 * time.Second)
-			_ = i
 		}
 	}
 	fast(120, 0.4)

@@ -51,14 +51,13 @@ type Worker struct {
 	sample *variable.Sample
 	basis  basis
 	calls  []call // by column
-	beside float64
 }
 
 // New starts the life of a process at its first event.
 func New(key string, host *event.Host, who *event.Worker, at time.Time) *Worker {
 	w := &Worker{
 		Key: key, Slot: event.SlotKey(host, who), Instance: event.InstanceKey(host, who),
-		Host: host, Who: who, First: at, Last: at, sample: variable.NewSample(), beside: nan, inferred: inferred{Allocated: nan},
+		Host: host, Who: who, First: at, Last: at, sample: variable.NewSample(), inferred: inferred{Allocated: nan}, ooms: ooms{pid: who.GetPid()},
 	}
 	w.identify()
 	return w
