@@ -41,6 +41,7 @@ type commands struct {
 	} `cmd:"" help:"Work on rules."`
 	SQL     sink.SQLCommand         `cmd:"" name:"sql" help:"Ask the store."`
 	Status  sink.StatusCommand      `cmd:"" help:"Show the fleet in one table."`
+	Mark    MarkCommand             `cmd:"" help:"Say that a rollout begins, so that it is no kill."`
 	Tail    TailCommand             `cmd:"" help:"Print events and findings as they come."`
 	Doctor  collector.DoctorCommand `cmd:"" help:"Say what can be seen from here, what cannot, and how to get it."`
 	Version versionCommand          `cmd:"" help:"Print the version."`
