@@ -31,10 +31,10 @@ func (d *DoctorCommand) path(p string) string { return filepath.Join("/", d.Root
 
 // process checks /proc and, with what it shows, the engines.
 func (d *DoctorCommand) process(ctx context.Context) (proc, open, engines Check) {
-	proc = Check{Name: "process", Required: true, Missing: "host memory, handles and threads of every worker",
+	proc = Check{Name: "process", Required: true, Missing: "host memory, handles and threads of every worker: host_memory, pinned_memory, fd_leak and thread_leak cannot be told",
 		Hint: "mount /proc, and in a container use the host's pid namespace (hostPID)"}
 	open = Check{Name: "open files", Missing: "handles and sockets of processes of other users", Hint: proc.Hint}
-	engines = Check{Name: "engine", Missing: "queues, KV cache, tokens and latency: quiet points, kv_pressure and kv_block_leak cannot be told", Hint: proc.Hint}
+	engines = Check{Name: "engine", Missing: "queues, KV cache, tokens and latency: kv_pressure, kv_block_leak and stall cannot be told, and quiet is only inferred", Hint: proc.Hint}
 	source, err := process.New(process.Options{ProcRoot: d.path("proc"), CgroupRoot: d.path("sys/fs/cgroup")})
 	if err != nil {
 		return fail(proc, err), fail(open, err), fail(engines, err)
@@ -115,7 +115,7 @@ const nvmlPatience = 30 * time.Second
 
 // nvml asks the cards themselves; with another root, only whether library and device are there.
 func (d *DoctorCommand) nvml(ctx context.Context) Check {
-	c := Check{Name: "nvml", Missing: "device memory, memory outside the allocator, ECC; native_growth cannot be told",
+	c := Check{Name: "nvml", Missing: "device memory, memory outside the allocator, ECC: native_growth, cotenant and device_fault cannot be told",
 		Hint: "install the NVIDIA driver, or in a container set NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=utility"}
 	library := ""
 	for _, place := range nvmlPlaces {
@@ -154,7 +154,7 @@ func (d *DoctorCommand) nvml(ctx context.Context) Check {
 const firstRead = 200 * time.Millisecond
 
 func (d *DoctorCommand) kernel(ctx context.Context) Check {
-	c := Check{Name: "kernel", Missing: "Xid with its process, and kernel OOM kills; software_fault only where one process has the card",
+	c := Check{Name: "kernel", Missing: "Xid with its process, and kernel OOM kills: software_fault only where one process has the card, external_kill by signal only",
 		Hint: "run with CAP_SYSLOG, or as root; in a container mount /dev/kmsg. Xids then come from NVML alone"}
 	source, err := kernel.Open(kernel.Options{Path: d.path("dev/kmsg"), ProcRoot: d.path("proc")})
 	if err != nil {
@@ -175,7 +175,7 @@ func (d *DoctorCommand) kernel(ctx context.Context) Check {
 
 // probe asks the collector of this host as a probe would.
 func (d *DoctorCommand) probe(ctx context.Context) Check {
-	c := Check{Name: "allocator", Missing: "PyTorch's allocator in the workers: retention cannot be told",
+	c := Check{Name: "allocator", Missing: "PyTorch's allocator in the workers: retention, native_growth, graph_pools, stream_backlog and fragmentation cannot be told",
 		Hint: "run lowtide collect on this host, install the probe into the workers' Python (pip install ./collector/probe) and, in containers, mount the socket's folder"}
 	at := d.ProbeSocket
 	if at == "" {

@@ -3,7 +3,7 @@
 package processor
 
 // calibration maps a score to the part of the findings whose class was right. See confidence.go.
-var calibration = map[string][]step{
+var calibration = map[string][]rung{
 	byTrend:   {{-9, 0.5}},
 	byResidue: {{-9, 0.5}},
 	byEvent:   {{-9, 0.5}},

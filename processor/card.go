@@ -199,8 +199,8 @@ type history struct {
 }
 
 func (f *history) observe(at time.Time, x *event.Xid, ecc bool) {
-	code := x.GetCode()
-	if code == 0 || informational(code) {
+	code := event.CauseXid(x)
+	if code == 0 || event.InformationalXid(code) {
 		return
 	}
 	switch {
@@ -211,10 +211,6 @@ func (f *history) observe(at time.Time, x *event.Xid, ecc bool) {
 	f.last = code
 	f.times.add(at)
 }
-
-// informational says whether a code tells of something that the device dealt with by itself: 63, a row was marked for remapping,
-// and 92, corrected memory errors came often. What is left to do then shows in remap.pending and the ECC counts.
-func informational(code uint64) bool { return code == 63 || code == 92 }
 
 func (f *history) age(at time.Time) {
 	if f.first != 0 && !within(at, f.times.newest(), memoryOfCard) {

@@ -118,8 +118,8 @@ func trendScore(s *variable.Sample, w *watched, series []int, is func(variable.I
 	return sum
 }
 
-// step of a calibration: from this score on, the class was right in this part of the cases.
-type step struct{ Score, Right float64 }
+// rung of a calibration: from this score on, the class was right in this part of the cases.
+type rung struct{ Score, Right float64 }
 
 // probability is the calibrated one.
 func probability(class string, score float64) float64 {
@@ -151,3 +151,9 @@ func (j *Judge) confidence(f *event.Finding, v *view, series []int) float64 {
 
 // Uncalibrated makes the judge's findings carry the score that their confidence is made from: what a calibration is measured on.
 func (j *Judge) Uncalibrated() { j.uncalibrated = true }
+
+// KindOfEvidence names the calibration that a class belongs to.
+func KindOfEvidence(class string) string { return kindOf(class) }
+
+// KindsOfEvidence lists the calibrations there are.
+func KindsOfEvidence() []string { return []string{byTrend, byResidue, byEvent} }

@@ -65,7 +65,10 @@ func (j *Judge) observe(v view, q *question, result rules.Result) {
 	if v.well != "" {
 		o.Growth, o.Proven, o.Proof = true, true, v.well
 	}
-	o.Fill = func(f *event.Finding) { fill(f, &v, q) }
+	o.Fill = func(f *event.Finding) {
+		fill(f, &v, q)
+		f.Confidence = j.confidence(f, &v, q.series)
+	}
 	for _, f := range j.incidents.Observe(o) {
 		j.emit(f)
 		if f.State == event.Resolved && v.w != nil {
@@ -136,7 +139,6 @@ func fill(f *event.Finding, v *view, q *question) {
 			fillGrowth(f, s, w.foremost(q.series))
 		}
 	}
-	f.Confidence = confidence(f, s)
 }
 
 // foremost is the series that a finding of several tells: the one that was called, else the first.

@@ -77,6 +77,14 @@ func (in *instance) heardBy(w *watched, at time.Time) bool {
 	return in.speaker == w
 }
 
+// speaking returns the one that was found to speak; nil where there is none.
+func (in *instance) speaking() *watched {
+	if in == nil {
+		return nil
+	}
+	return in.speaker
+}
+
 func (w *watched) gone(at time.Time) bool {
 	return w.Exited(at) || !w.end.at.IsZero() || !within(at, w.heard, silent)
 }

@@ -3,7 +3,6 @@
 package processor
 
 import (
-	"math"
 	"time"
 
 	"lowtide/event"
@@ -38,6 +37,7 @@ type Judge struct {
 	rules                                    map[string]*rules.Rule // by id
 	calls                                    variable.Set           // what tells that the worker looked at its points anew
 	killed                                   *questions             // the rules of class external_kill
+	uncalibrated                             bool                   // findings carry scores instead of probabilities
 }
 
 // NewJudge returns a judge that calls emit with every transition, in the goroutine that calls Apply, Tick or Flush.
@@ -149,7 +149,7 @@ func (j *Judge) xid(h *host, e *event.Event, at time.Time) {
 	if len(users) == 0 {
 		users = present(c.users, at.Add(-endLag)) // the error may be what ended it
 	}
-	if len(users) == 1 || !event.ApplicationXid(e.Xid.GetCode()) {
+	if len(users) == 1 || !event.ApplicationXid(event.CauseXid(e.Xid)) {
 		for _, w := range users {
 			j.blameProgram(w, e, at)
 		}
@@ -157,7 +157,7 @@ func (j *Judge) xid(h *host, e *event.Event, at time.Time) {
 }
 
 func (j *Judge) blameProgram(w *watched, e *event.Event, at time.Time) {
-	if event.ApplicationXid(e.Xid.GetCode()) {
+	if event.ApplicationXid(event.CauseXid(e.Xid)) {
 		w.faultAt = at
 	}
 	j.give(w, e)
@@ -231,6 +231,10 @@ func (j *Judge) judge(w *watched, at time.Time, exited bool) {
 		j.ask(j.perInstance, &w.shared, v)
 	} else {
 		w.shared.firm = false
+		if speaker := in.speaking(); exited && speaker != nil && in.life == w.Key { // another one tells that the instance's life is over
+			v.kind, v.subject, v.key, v.w, v.sample, v.life = "instance", in.key, in.slot, speaker, speaker.Sample(), in.life
+			j.ask(j.perInstance, &speaker.shared, v)
+		}
 	}
 	s.Settle()
 }
@@ -239,20 +243,4 @@ func (j *Judge) judge(w *watched, at time.Time, exited bool) {
 func (j *Judge) askAbout(w *watched, q *questions, at time.Time) {
 	var once answers
 	j.ask(q, &once, view{kind: "worker", subject: w.Key, key: w.Slot, at: at, sample: w.Sample(), w: w, host: w.home, related: w.relatives(j), life: w.Key})
-}
-
-// confidence grows with the quiet points behind a verdict and with a second axis; without sight of quiet it stays under 0.6.
-// It is not calibrated yet.
-func confidence(f *event.Finding, s *variable.Sample) float64 {
-	base := 0.65
-	if f.State != event.Suspected {
-		base = 0.85
-	}
-	if n, known := s.Number(variable.Must("quiet.count")); known && n > 4 {
-		base += math.Min(0.1, 0.01*(n-4))
-	}
-	if inferred, _ := s.Bool(variable.Must("quiet.inferred")); inferred {
-		base = math.Min(base, 0.6)
-	}
-	return math.Round(base*100) / 100
 }

@@ -58,6 +58,39 @@ func TestAnInstanceIsJudgedOnce(t *testing.T) {
 	}
 }
 
+// The life of an instance is that of one process. That a better speaker is discovered later is no restart; that the process ends is one.
+func TestAnotherSpeakerIsNoRestart(t *testing.T) {
+	s := newProbeStage(t)
+	second, first := rank(11, "r1"), rank(10, "r1")
+	second.Rank = event.Ptr(int64(1))
+	runs := &event.Event{Engine: &event.Engine{Running: event.Ptr(uint64(9)), Waiting: event.Ptr(uint64(0))}}
+	minutes := func(n int, living ...*event.Worker) {
+		for range n {
+			s.pass(time.Minute)
+			for _, w := range living {
+				s.apply(w, handles())
+			}
+			s.apply(living[0], proto.CloneOf(runs))
+		}
+	}
+	masked := func() int { return s.findings[len(s.findings)-1].MaskedRestarts }
+	minutes(5, second)
+	minutes(10, second, first)
+	if n := len(s.findings); n != 1 || masked() != 0 || s.findings[0].Worker.GetPid() != 11 {
+		t.Fatalf("%d findings, masked %d: %v", n, masked(), s.findings)
+	}
+	s.apply(second, signal(6, "self"))
+	if masked() != 1 {
+		t.Errorf("its process ended, masked %d", masked())
+	}
+	minutes(5, first)
+	for _, f := range s.findings {
+		if f.Class == "kv_block_leak" && (f.MaskedRestarts > 1 || f.Incident != s.findings[0].Incident || f.Slot != "c/h/u/0/1") {
+			t.Errorf("incident %s, masked %d, slot %s", f.Incident, f.MaskedRestarts, f.Slot)
+		}
+	}
+}
+
 // The clock of a host leaps by thirty hours and falls back. Nothing has ended for that: no process, and no incident that waits for
 // a day of silence.
 func TestALeapOfTheClockEndsNothing(t *testing.T) {

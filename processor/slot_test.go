@@ -22,6 +22,7 @@ const probes = `rules:
   - {id: device_fault, class: device_fault, scope: gpu, when: "symptom.device", severity: {alone: page}, explains: [software_fault], evidence: [xid.first, xid.last, xid.count], summary: "Xid {{xid.first}}"}
   - {id: cotenant, class: cotenant, scope: worker, when: "orphan.ratio > 0.1", severity: {alone: ticket}, evidence: [orphan.now], summary: "{{orphan.now}} of nobody"}
   - {id: kv_pressure, class: kv_pressure, scope: instance, when: "waiting.now > 5", severity: {alone: ticket}, evidence: [waiting.now], summary: "{{waiting.now}} wait"}
+  - {id: kv_block_leak, class: kv_block_leak, scope: instance, when: "running.now > 5", severity: {alone: ticket}, summary: "{{running.now}} run"}
   - {id: blind, class: blind, scope: host, when: "blind.seconds >= 600", severity: {alone: ticket}, evidence: [blind.seconds], summary: "{{blind.source}} is {{blind.status}}"}
 `
 

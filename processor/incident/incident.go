@@ -102,6 +102,9 @@ func (t *Tracker) finding(in *Incident, o *Observation) *event.Finding {
 	if o.Fill != nil {
 		o.Fill(f)
 	}
+	if in.Last != nil {
+		f.Confidence = max(f.Confidence, in.Last.Confidence) // a new process has no points yet; what was known is still known
+	}
 	return t.tell(in, f, o.Time)
 }
 

@@ -207,7 +207,10 @@ func (t *trial) mistakes() (out []Mistake) {
 		m.Got, m.Page, m.Time, m.Slot, m.Summary = one.class, one.page, one.first, one.slot, one.opened.Summary
 		m.About = "planted"
 		if n >= len(t.wrong())-len(t.healthy) {
-			m.About, m.Want = "healthy", "none"
+			m.About = "healthy"
+			if !t.isHealthy() {
+				m.Want = "none"
+			}
 		}
 		out = append(out, m)
 	}

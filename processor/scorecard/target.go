@@ -12,7 +12,7 @@ const (
 	wantPerDay      = 0.02 // false findings a healthy worker-day
 	wantHealthyDays = 1000 // that the two above are measured on
 	slowWithin      = 24 * time.Hour
-	roundedCall     = 10 * time.Minute // the three hours are measured to the nearest ten minutes, and a quiet point is told when it is over
+	pointTold       = 10 * time.Minute // a quiet point is told when it is over, at the latest after so long
 )
 
 // Target is one promise and whether it was kept.
@@ -77,12 +77,12 @@ const (
 	fastRetention = "retention-2gib"
 )
 
-// punctuality measures both promises about delay. Growth of 2 GiB an hour is to be called by the later of the fourth quiet point
-// after its onset and three hours after the first of them.
+// punctuality measures both promises about delay. Growth of 2 GiB an hour is to be called at the first quiet point after its onset
+// that makes four, and three hours since the first of them: before that nothing can be known.
 func punctuality(trials []*trial) (out []Punctual) {
 	for scenario, deadline := range map[string]func(*trial) time.Time{
 		slowRetention: func(t *trial) time.Time { return t.onset.Add(slowWithin) },
-		fastRetention: func(t *trial) time.Time { return t.fourth.Add(roundedCall) },
+		fastRetention: func(t *trial) time.Time { return t.fourth.Add(pointTold) },
 	} {
 		if p := punctual(trials, scenario, deadline); p.Planted > 0 {
 			out = append(out, p)

@@ -26,7 +26,7 @@ type trial struct {
 	healthy []incident // about all else
 	days    float64    // that healthy workers were seen for
 	blind   []blindSpot
-	fourth  time.Time // from here on the onset's growth can be called: four quiet points, the last three hours after the first
+	fourth  time.Time // the quiet point at which growth since the onset can be called: the fourth or later, three hours after the first
 }
 
 // isHealthy says that nothing was planted, so that every finding is false.
@@ -178,8 +178,7 @@ func (w *witness) healthyDays(all bool) float64 {
 	return (time.Duration(ticks) * step).Hours() / 24
 }
 
-// callable is when the growth that was planted can be called at the earliest: at the fourth quiet point after its onset, once three
-// hours have passed since the first. It is zero where the worker had no four.
+// callable is when the growth that was planted can be called at the earliest, of any of its workers; zero where none had the points.
 func callable(reports []worker.Report, rec sim.Recording) time.Time {
 	var best time.Time
 	for _, r := range reports {
@@ -198,19 +197,19 @@ func callable(reports []worker.Report, rec sim.Recording) time.Time {
 	return best
 }
 
+// fourthPoint is the first quiet point after the onset that is the fourth or later and three hours after the first, to the nearest ten
+// minutes; zero when there is none.
 func fourthPoint(points []worker.Dot, onset time.Time) time.Time {
-	for n, p := range points {
-		if p.At.Before(onset) {
-			continue
+	first := 0
+	for first < len(points) && points[first].At.Before(onset) {
+		first++
+	}
+	for n := first + 3; n < len(points); n++ {
+		if points[n].At.Sub(points[first].At) >= callSpan {
+			return points[n].At
 		}
-		if n+3 >= len(points) {
-			return time.Time{}
-		}
-		at := p.At.Add(3 * time.Hour)
-		if fourth := points[n+3].At; fourth.After(at) {
-			at = fourth
-		}
-		return at
 	}
 	return time.Time{}
 }
+
+const callSpan = 3*time.Hour - 5*time.Minute

@@ -13,11 +13,6 @@ const (
 	engineSilent = 30 * time.Second // an engine that was silent this long, and three of its own intervals, had gone before
 )
 
-// informational says that an Xid reports what the device has dealt with. 63: a row was remapped or a page retired, and the driver
-// recorded it; what is left to do shows as remap.pending (NVIDIA, Dynamic Page Retirement: "a page has successfully been retired";
-// remapped and recovered is not unhealthy, real-cases.md, DF). 92: many single-bit errors, all corrected. A failed remapping is 64.
-func informational(code uint64) bool { return code == 63 || code == 92 }
-
 // note is one Xid.
 type note struct {
 	Code uint64
@@ -65,7 +60,7 @@ func (f *faults) observe(at time.Time, x *event.Xid) {
 	if x.Code == nil || len(f.New) == maxXids {
 		return
 	}
-	f.New = append(f.New, note{*x.Code, at, event.Shorten(x.Text, 200)})
+	f.New = append(f.New, note{event.CauseXid(x), at, event.Shorten(x.Text, 200)})
 }
 
 // read takes the totals of one device. The first reading is the base, a total that falls was reset.
@@ -118,14 +113,14 @@ func (f *faults) weigh(x note, exited time.Time, silent bool) {
 	f.Times[f.N%maxXids] = x.At
 	f.N++
 	if !f.Any || x.At.Before(f.First.At) {
-		if !informational(x.Code) {
+		if !event.InformationalXid(x.Code) {
 			f.First, f.Any = x, true
 		}
 	}
 	if f.N == 1 || !x.At.Before(f.Last.At) {
 		f.Last = x
 	}
-	if !event.ApplicationXid(x.Code) && !informational(x.Code) {
+	if !event.ApplicationXid(x.Code) && !event.InformationalXid(x.Code) {
 		f.DeviceAt = later(f.DeviceAt, x.At)
 	}
 }
