@@ -10,7 +10,8 @@ import (
 
 // Confidence is the probability that the class of a finding is right. It is made in two steps: a score from the evidence, and a map
 // from score to probability that was measured on simulated recordings, healthy look-alikes and undeclared caches among them
-// (calibration.go). What was never measured is capped: quiet that is only inferred or marked, load that is only matched.
+// (calibration.go). It is capped where levels are guesses: quiet that is only inferred or marked, load that is only matched. A simulator
+// is kinder than the world there.
 
 const (
 	inferredCap = 0.6 // design.md, Worker: without the engine's metrics quiet is a guess
@@ -19,7 +20,8 @@ const (
 
 // The kinds of evidence, each with a map of its own.
 const (
-	byTrend   = "trend"   // growth over points
+	byFilling = "filling" // growth of what caches fill as well: tensors and host memory. Only the shape tells them apart
+	byTrend   = "trend"   // growth of what no cache fills
 	byResidue = "residue" // what should be empty is not
 	byEvent   = "event"   // something happened, or holds now
 )
@@ -29,6 +31,8 @@ func kindOf(class string) string {
 	switch {
 	case class == "stream_backlog" || class == "kv_block_leak":
 		return byResidue
+	case class == "retention" || class == "host_memory":
+		return byFilling
 	case len(growthSeries[class]) > 0:
 		return byTrend
 	}
@@ -36,27 +40,29 @@ func kindOf(class string) string {
 }
 
 var confidenceIDs = struct {
-	count, hours, matched, inferred, late, gap, resets, accounting, work, peer, cap, restart variable.ID
+	matched, inferred, late, gap, resets, accounting variable.ID
 }{
-	variable.Must("quiet.count"), variable.Must("quiet.hours"), variable.Must("quiet.matched"), variable.Must("quiet.inferred"),
+	variable.Must("quiet.matched"), variable.Must("quiet.inferred"),
 	variable.Must("quality.late"), variable.Must("quality.gap_seconds"), variable.Must("quality.resets"), variable.Must("quality.accounting"),
-	variable.Must("proof.work"), variable.Must("proof.peer"), variable.Must("proof.cap"), variable.Must("proof.restart"),
 }
 
 // The weights of the evidence, in the manner of log-odds; only their order matters, since the map is measured.
 const (
-	perDoubling  = 0.5 // of the points, and of their hours
-	perTightness = 1.5 // lower bound of the slope over the slope, 0..1
-	perStraight  = 2.0 // last third of the time against the whole: a cache that fills bends
-	perAxis      = 1.5 // work, peer or restart
+	perStraight  = 5.0 // last third of the time against the whole, and second half against the first: a cache that fills bends
+	perDoubling  = 0.5 // of the hours over which it was straight
+	perTightness = 1.0 // lower bound of the slope over the slope, 0..1
+	perWork      = 0.5 // growth follows requests or aborts: so does a cache
+	perPeer      = 1.5 // of another release, that does not grow
+	perRestart   = 1.5 // the same slope came back
 	perCap       = 1.0 // declared caches are exceeded, so that one that is not declared is less likely
 	perSymptom   = 0.5
-	perCounter   = 0.5 // a legitimate explanation that is present
-	perUnknown   = 0.1 // one that cannot be assessed
+	perCounter   = 0.25 // a legitimate explanation that is present
+	perUnknown   = 0.1  // one that cannot be assessed
 	perConfirm   = 1.5
 	perTrouble   = 0.5 // with the data: late events, gaps, resets
 	perBroken    = 1.5 // accounting of the card
 	longGap      = 3600.0
+	straight     = 0.9 // of a line, by both measures
 )
 
 // score weighs the evidence of a finding. Growth is that of the series that it is about, nil where none is.
@@ -82,8 +88,13 @@ func score(f *event.Finding, s *variable.Sample, w *watched, series []int) float
 		sum -= perBroken
 	}
 	switch kindOf(f.Class) {
-	case byTrend:
-		sum += trendScore(s, w, series, is, number)
+	case byFilling, byTrend:
+		sum += trendScore(w, series)
+		for _, axis := range secondAxes {
+			if is(axis.id) {
+				sum += axis.weight
+			}
+		}
 	default:
 		if f.State == event.Confirmed {
 			sum += perConfirm
@@ -92,28 +103,31 @@ func score(f *event.Finding, s *variable.Sample, w *watched, series []int) float
 	return sum
 }
 
-func trendScore(s *variable.Sample, w *watched, series []int, is func(variable.ID) bool, number func(variable.ID) float64) (sum float64) {
-	sum += perDoubling * math.Log2(max(4, number(confidenceIDs.count))/4)
-	sum += perDoubling * math.Log2(max(3, number(confidenceIDs.hours))/3)
-	if w != nil {
-		if growth, known := w.Slope(growers[w.foremost(series)]); known && growth.Slope > 0 {
-			sum += perTightness * min(1, max(0, growth.Low/growth.Slope))
-			if r := growth.Level.Ratio; r == r {
-				sum += perStraight * min(1.2, max(0, r))
-			}
-		}
+// secondAxes are what else speaks for a growth, and how much.
+var secondAxes = [...]struct {
+	id     variable.ID
+	weight float64
+}{
+	{variable.Must("proof.work"), perWork}, {variable.Must("proof.peer"), perPeer}, {variable.Must("proof.restart"), perRestart}, {variable.Must("proof.cap"), perCap},
+}
+
+// trendScore weighs the shape of a growth.
+func trendScore(w *watched, series []int) (sum float64) {
+	if w == nil {
+		return 0
 	}
-	if is(confidenceIDs.work) {
-		sum += perAxis
+	growth, known := w.Slope(growers[w.foremost(series)])
+	if !known || !(growth.Slope > 0) {
+		return 0
 	}
-	if is(confidenceIDs.peer) {
-		sum += perAxis
+	sum += perTightness * min(1, max(0, growth.Low/growth.Slope))
+	shape := min(growth.Level.Ratio, growth.Level.Halves)
+	if shape != shape {
+		return sum
 	}
-	if is(confidenceIDs.restart) {
-		sum += perAxis
-	}
-	if is(confidenceIDs.cap) {
-		sum += perCap
+	sum += perStraight * min(1, max(0, shape))
+	if shape >= straight {
+		sum += perDoubling * math.Log2(max(3, growth.Hours)/3)
 	}
 	return sum
 }
@@ -121,10 +135,11 @@ func trendScore(s *variable.Sample, w *watched, series []int, is func(variable.I
 // rung of a calibration: from this score on, the class was right in this part of the cases.
 type rung struct{ Score, Right float64 }
 
-// probability is the calibrated one.
+// probability is the calibrated one; below the lowest score that was measured it is that of the lowest.
 func probability(class string, score float64) float64 {
-	right := 0.5
-	for _, one := range calibration[kindOf(class)] {
+	rungs := calibration[kindOf(class)]
+	right := rungs[0].Right
+	for _, one := range rungs[1:] {
 		if score < one.Score {
 			break
 		}
@@ -143,7 +158,7 @@ func (j *Judge) confidence(f *event.Finding, v *view, series []int) float64 {
 	if inferred, known := v.sample.Bool(confidenceIDs.inferred); known && inferred && kindOf(f.Class) != byEvent {
 		p = min(p, inferredCap)
 	}
-	if matched, known := v.sample.Bool(confidenceIDs.matched); known && matched && kindOf(f.Class) == byTrend {
+	if matched, known := v.sample.Bool(confidenceIDs.matched); known && matched && len(series) > 0 {
 		p = min(p, matchedCap)
 	}
 	return math.Round(100*p) / 100
@@ -156,4 +171,4 @@ func (j *Judge) Uncalibrated() { j.uncalibrated = true }
 func KindOfEvidence(class string) string { return kindOf(class) }
 
 // KindsOfEvidence lists the calibrations there are.
-func KindsOfEvidence() []string { return []string{byTrend, byResidue, byEvent} }
+func KindsOfEvidence() []string { return []string{byFilling, byTrend, byResidue, byEvent} }

@@ -87,6 +87,9 @@ func healthy() []script {
 			i := tight(w, w.between(0.78, 0.86), w.between(0.02, 0.06))
 			i.planted = false
 			i.arrivals.swing.sigma, i.arrivals.depth = 0.04, 0.05
+			// Chance fills a small pool sooner: of 20 sequences three quarters may be in use, of 100 nearly nine tenths.
+			fits := i.engine.capacity()
+			i.arrivals.rate = math.Min(i.arrivals.rate, (1-1.2/math.Sqrt(fits))*fits/i.engine.service(fits))
 		}},
 		{Scenario{Name: "healthy-peaks", Hours: 24, Planted: "bursts of a few minutes are more than fits: a queue forms and is gone again"}, func(w *world) {
 			i := w.calm(profile{load: w.between(0.3, 0.45)})

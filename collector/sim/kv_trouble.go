@@ -8,10 +8,12 @@ func kvTrouble() []script {
 		{Scenario{Name: "kv-pressure-demand", Class: "kv_pressure", Hours: 12, Planted: "demand rises over an hour or three to more than the pool can hold, and stays"}, func(w *world) {
 			i := tight(w, 0.5, 0.03)
 			from, over, to := w.between(2.5, 5), w.between(1, 3), w.between(1.15, 1.5)/0.5
-			w.at(from+over*0.7, w.onset)
 			w.every(func() {
 				if h := w.hour(); h > from {
 					i.arrivals.factor = 1 + (to-1)*math.Min(1, (h-from)/over)
+				}
+				if 0.5*i.arrivals.factor > 0.9 { // from here on chance alone fills the pool for minutes
+					w.onset()
 				}
 			})
 		}},

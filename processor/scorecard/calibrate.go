@@ -13,10 +13,6 @@ import (
 	"lowtide/processor"
 )
 
-// undeclaredTimes is how many more recordings of undeclared caches than of any other scenario a calibration plays: a cache that
-// nobody declared is as common as a leak, and one scenario of a hundred would not say so.
-const undeclaredTimes = 4
-
 // block is a range of scores in which the class was right in one part of the cases.
 type block struct {
 	from  float64
@@ -47,6 +43,9 @@ func isotonic(cases []outcome) (out []block) {
 	return out
 }
 
+// surest is as sure as a simulator can make one of the world.
+const surest = 0.99
+
 // smallest is the number of cases below which a block says too little by itself and joins the one below it.
 const smallest = 20
 
@@ -64,7 +63,7 @@ func steps(blocks []block) (out []block) {
 	for n := range out {
 		b := &out[n]
 		b.from = math.Floor(20*b.from) / 20
-		b.right = math.Round(100*(b.right+1)/(b.count+2)) / 100
+		b.right = min(surest, math.Round(100*(b.right+1)/(b.count+2))/100)
 	}
 	return slices.CompactFunc(out, func(a, b block) bool { return a.right == b.right })
 }
@@ -72,13 +71,7 @@ func steps(blocks []block) (out []block) {
 // calibrate measures the map from score to probability, and writes it as the file processor/calibration.go.
 func calibrate(ctx context.Context, out io.Writer, scenarios []sim.Scenario, seeds Seeds, j judging) error {
 	j.raw = true
-	jobs := jobsOf(scenarios, seeds)
-	for _, s := range scenarios {
-		if s.Undeclared {
-			jobs = append(jobs, jobsOf([]sim.Scenario{s}, Seeds{seeds.To + 1, seeds.To + (undeclaredTimes-1)*seeds.count()})...)
-		}
-	}
-	trials, err := j.playAll(ctx, jobs)
+	trials, err := j.playAll(ctx, withCaches(jobsOf(scenarios, seeds), scenarios, seeds))
 	if err != nil {
 		return err
 	}

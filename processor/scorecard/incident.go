@@ -1,21 +1,31 @@
 package scorecard
 
 import (
-	"strings"
 	"time"
 
 	"lowtide/event"
 )
 
-// incident is the story of one incident as its transitions tell it.
+// incident is the story of one incident as its transitions tell it. It holds no findings, so that thousands of recordings
+// take little room.
 type incident struct {
-	class, rule, slot string
-	first, confirmed  time.Time // confirmed is zero when it never was
-	suspected, sure   float64   // the confidence when it opened, and when it was confirmed
-	page              bool
-	overtaken         string // the class that explained it later
-	last              *event.Finding
-	opened            *event.Finding
+	class, slot      string
+	summary          string    // of its first transition
+	first, confirmed time.Time // confirmed is zero when it never was
+	atOnce           bool      // confirmed when it opened
+	suspected, sure  float64   // the confidence when it opened, and when it was confirmed
+	page             bool
+	about            about
+}
+
+// about is what a finding is about.
+type about struct {
+	kind, key, host string
+	pid             int64
+}
+
+func aboutOf(f *event.Finding) about {
+	return about{f.Subject.Kind, f.Subject.Key, f.Labels["cluster"] + "/" + f.Labels["host"], f.Worker.GetPid()}
 }
 
 // incidents puts the transitions of a recording together, in the order in which they began.
@@ -27,19 +37,13 @@ func incidents(told []*event.Finding) []incident {
 		if !known {
 			n = len(all)
 			at[f.Incident] = n
-			all = append(all, incident{class: f.Class, rule: f.Rule, slot: f.Slot, first: f.Time, suspected: f.Confidence, opened: f})
+			all = append(all, incident{class: f.Class, slot: f.Slot, summary: f.Summary, first: f.Time, atOnce: f.State == event.Confirmed, suspected: f.Confidence})
 		}
 		one := &all[n]
-		one.last = f
+		one.about = aboutOf(f)
 		one.page = one.page || f.Severity == event.Page
 		if f.State == event.Confirmed && one.confirmed.IsZero() {
 			one.confirmed, one.sure = f.Time, f.Confidence
-		}
-		if f.State == event.Resolved {
-			one.overtaken = strings.TrimPrefix(f.Resolution, "explained by ")
-			if one.overtaken == f.Resolution {
-				one.overtaken = ""
-			}
 		}
 	}
 	return all

@@ -20,9 +20,9 @@ type ReliabilityTable struct {
 	Brier float64 `json:"brier"` // mean squared difference between confidence and outcome
 }
 
-var binEdges = []float64{0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.01}
+var binEdges = [...]float64{0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.01}
 
-// case is one finding with its confidence, or its score, and whether its class was right.
+// outcome is one finding with its confidence, or its score, and whether its class was right.
 type outcome struct {
 	class string
 	value float64
@@ -34,7 +34,7 @@ type outcome struct {
 func outcomes(trials []*trial, state string) (out []outcome) {
 	add := func(one *incident, right bool) {
 		switch {
-		case state == event.Suspected && one.opened.State == event.Suspected:
+		case state == event.Suspected && !one.atOnce:
 			out = append(out, outcome{one.class, one.suspected, right})
 		case state == event.Confirmed && !one.confirmed.IsZero():
 			out = append(out, outcome{one.class, one.sure, right})

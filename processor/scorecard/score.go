@@ -204,7 +204,7 @@ func (t *trial) mistakes() (out []Mistake) {
 	}
 	for n, one := range t.wrong() {
 		m := base
-		m.Got, m.Page, m.Time, m.Slot, m.Summary = one.class, one.page, one.first, one.slot, one.opened.Summary
+		m.Got, m.Page, m.Time, m.Slot, m.Summary = one.class, one.page, one.first, one.slot, one.summary
 		m.About = "planted"
 		if n >= len(t.wrong())-len(t.healthy) {
 			m.About = "healthy"

@@ -82,7 +82,7 @@ func (j judging) play(ctx context.Context, s sim.Scenario, seed uint64) (*trial,
 	seen.settle(rec.Pids)
 	t := &trial{scenario: s, seed: seed, onset: rec.Onset}
 	for _, one := range incidents(told) {
-		if seen.concerns(one.last) {
+		if seen.concerns(one.about) {
 			t.planted = append(t.planted, one)
 		} else {
 			t.healthy = append(t.healthy, one)
@@ -157,14 +157,14 @@ func (w *witness) settle(pids []int64) {
 }
 
 // concerns says whether a finding is about what was planted: the processes, their cards, or their hosts.
-func (w *witness) concerns(f *event.Finding) bool {
-	switch f.Subject.Kind {
+func (w *witness) concerns(a about) bool {
+	switch a.kind {
 	case "gpu":
-		return w.cards[f.Subject.Key[strings.LastIndexByte(f.Subject.Key, '/')+1:]]
+		return w.cards[a.key[strings.LastIndexByte(a.key, '/')+1:]]
 	case "source", "host":
-		return w.hosts[f.Labels["cluster"]+"/"+f.Labels["host"]]
+		return w.hosts[a.host]
 	}
-	return w.planted[f.Worker.GetPid()]
+	return w.planted[a.pid]
 }
 
 // healthyDays is for how many days workers were seen in which nothing was planted.

@@ -12,6 +12,11 @@ import (
 const (
 	sameOOM    = 10 * time.Second // how far apart two accounts of one failed allocation may come
 	firstStart = 10 * time.Minute // of a process without an engine: what fails here fails while it starts
+
+	// segment is what PyTorch asks the driver for at least when a large request, one of 1 MiB or more, needs room and is below 10 MiB
+	// (kLargeBuffer, by default large_segment_size_mb; above that the request itself, rounded up to 2 MiB). That much free may still be
+	// too little.
+	segment = 20 << 20
 )
 
 // ooms counts failed allocations from all sides that report them: the observer in the worker, which has numbers and no text; the
@@ -28,9 +33,12 @@ type ooms struct {
 	grew    bool
 }
 
+// ofDevice says that the device or its allocator ran out, not the host. An OOM that does not say is the allocator's.
+func ofDevice(e *event.Oom) bool { return e.Kind != "kernel" && e.Kind != "cgroup" }
+
 // foreign says that the kernel ended somebody else: that is news of the host, no failure of this worker.
 func (o *ooms) foreign(e *event.Oom) bool {
-	return (e.Kind == "kernel" || e.Kind == "cgroup") && e.VictimPid != nil && o.pid != 0 && *e.VictimPid != o.pid
+	return !ofDevice(e) && e.VictimPid != nil && o.pid != 0 && *e.VictimPid != o.pid
 }
 
 // event takes one account in. It returns false for another account of the failure that came last, and for one of another process.
@@ -173,3 +181,39 @@ func (w *Worker) fitsWithoutOthers(o *event.Oom) (fits, known bool) {
 	}
 	return others > own || more > requested && more > grown, true
 }
+
+// roomInTotal says whether what failed was there, though not in one piece: no more was asked for than was free and loose together; with
+// what was live, and what private pools keep for themselves, it stayed under the limit; and either no segment of the size could be had
+// from the device, or the limit forbade another one. What the OOM does not say is no room (free), no cap (limit), nothing kept (pools).
+// Unknown without what was asked for, what was live and what was loose.
+func roomInTotal(o *event.Oom) (room, known bool) {
+	requested, allocated, loose := number(o.RequestedBytes), number(o.AllocatedBytes), number(o.ReservedUnallocatedBytes)
+	if requested != requested || allocated != allocated || loose != loose {
+		return false, false
+	}
+	free, limit := number(o.FreeBytes), number(o.LimitBytes) // a comparison with NaN is false
+	inTotal := requested <= loose+zeroIfUnknown(free)
+	overLimit := allocated+requested+zeroIfUnknown(number(o.PrivatePoolFreeBytes)) > limit
+	inOnePiece := requested <= free-segment && !(allocated+loose+requested > limit)
+	return inTotal && !overLimit && !inOnePiece, true
+}
+
+// partOf is what was asked for, of the limit; without one, of all that PyTorch held and the device had free. NaN is unknown.
+func partOf(o *event.Oom) float64 {
+	of := number(o.LimitBytes)
+	if of != of {
+		of = number(o.AllocatedBytes) + number(o.ReservedUnallocatedBytes) + zeroIfUnknown(number(o.FreeBytes))
+	}
+	return number(o.RequestedBytes) / atLeastOne(of)
+}
+
+// sizeOf is what was asked for, of what was live: by the OOM's own account, else as it was read. NaN is unknown.
+func sizeOf(o *event.Oom, live float64) float64 {
+	if o.AllocatedBytes != nil {
+		live = number(o.AllocatedBytes)
+	}
+	return number(o.RequestedBytes) / atLeastOne(live)
+}
+
+// atLeastOne counts nothing at all as one byte, so that a ratio is finite; NaN stays.
+func atLeastOne(bytes float64) float64 { return max(bytes, 1) }

@@ -1,10 +1,15 @@
 package worker
 
 import (
+	"math"
+	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
 	"lowtide/event"
+	"lowtide/rules"
+	"lowtide/rules/variable"
 )
 
 // The accounts of failed allocations as they come, and how many failures they are.
@@ -171,4 +176,165 @@ func TestANeighbourThatGrewIsTheReason(t *testing.T) {
 	card(47, 32)
 	s.give(&event.Event{Oom: &event.Oom{Kind: "cuda", RequestedBytes: u(2 * gib), FreeBytes: u(gib), AllocatedBytes: u(44 * gib), ReservedUnallocatedBytes: u(gib)}})
 	s.wantFlag("oom.fits_without_others", "true")
+}
+
+// The numbers were worked out by hand, to four digits. A number that the text does not give is 0 here and nil in the event.
+func TestWhatRulesReadOfAnOOM(t *testing.T) {
+	type given struct{ requested, free, allocated, loose, limit, pools float64 }
+	for name, test := range map[string]struct {
+		kind       string
+		given      given
+		live       int // as the allocator was read a minute before
+		ofDevice   string
+		room       string
+		part, size float64
+	}{
+		// 384 <= 402.27 + 329.87; 384 of 18841.6 + 402.27 + 329.87; 384 of 18841.6.
+		"vllm PR#37428": {"cuda", given{384 * mib, 329.87 * mib, 18.4 * gib, 402.27 * mib, 0, 0}, 0, "true", "true", 0.019618, 0.020380},
+		// The observer gives the card's 19.53 GiB as the limit: 18841.6 + 384 <= 19998.72.
+		"vllm PR#37428, by the card": {"cuda", given{384 * mib, 329.87 * mib, 18.4 * gib, 402.27 * mib, 19.53 * gib, 0}, 0, "true", "true", 0.019201, 0.020380},
+		// 35.6 <= 40.69 + 26.16, which is room in total; of 78.82 GiB and of 11.97 it is no ordinary request.
+		"Mask2DiT#4": {"cuda", given{35.6 * gib, 26.16 * gib, 11.97 * gib, 40.69 * gib, 0, 0}, 0, "true", "true", 0.45166, 2.97410},
+		// 86 <= 264 − 20: it was free in one piece. 86 of 7813.12 + 40 + 264.
+		"RLinf#255": {"cuda", given{86 * mib, 264 * mib, 7.63 * gib, 40 * mib, 0, 0}, 0, "true", "false", 0.010595, 0.011007},
+		// 60 <= 1054.72 + 8.38 of 31037.44 + 1054.72 + 8.38.
+		"TGI#801": {"cuda", given{60 * mib, 8.38 * mib, 30.31 * gib, 1.03 * gib, 0, 0}, 0, "true", "true", 0.0018691, 0.0019331},
+		// 12.42 + 1.29 + 0.7988 is over the 14 GiB allowed, whatever the card has free; without what is loose it is not.
+		"a cap of 14 GiB": {"cuda", given{818 * mib, 35.8 * gib, 12.42 * gib, 1.29 * gib, 14 * gib, 0}, 0, "true", "true", 0.057059, 0.064318},
+		// 11.27 + 3 is over it already.
+		"3 GiB above the cap": {"cuda", given{3 * gib, 44.91 * gib, 11.27 * gib, 1.65 * gib, 14 * gib, 0}, 0, "true", "false", 0.21429, 0.26619},
+		// 12.42 + 0.7988 + 1 is over it, the private pools keep 1.
+		"private pools under the cap": {"cuda", given{818 * mib, 35.8 * gib, 12.42 * gib, 1.29 * gib, 14 * gib, gib}, 0, "true", "false", 0.057059, 0.064318},
+		// 512 > 400 + 100.
+		"not even together": {"cuda", given{512 * mib, 100 * mib, 8 * gib, 400 * mib, 0, 0}, 0, "true", "false", 0.058905, 0.0625},
+		// 100 > 119 − 20, and 100 <= 120 − 20.
+		"a MiB short of a segment": {"cuda", given{100 * mib, 119 * mib, 905 * mib, 0.5 * mib, 0, 0}, 0, "true", "true", 0.097609, 0.110497},
+		"a segment to spare":       {"cuda", given{100 * mib, 120 * mib, 904 * mib, 0.5 * mib, 0, 0}, 0, "true", "false", 0.097609, 0.110619},
+		// Nothing is known to be free: 300 <= 400, of 8192 + 400.
+		"free is not told":        {"cuda", given{300 * mib, 0, 8 * gib, 400 * mib, 0, 0}, 0, "true", "true", 0.034916, 0.036621},
+		"live as it was read":     {"cuda", given{32 * gib, gib, 0, 0, 0, 0}, gib, "true", "unknown", nan, 32},
+		"live at the failure":     {"cuda", given{32 * gib, gib, 16 * gib, 0, 0, 0}, gib, "true", "unknown", nan, 2},
+		"no more than the limit":  {"cuda", given{2 * gib, 0, 0, 0, 80 * gib, 0}, 0, "true", "unknown", 0.025, nan},
+		"a step of the counter":   {"cuda", given{}, gib, "true", "unknown", nan, nan},
+		"a kind that is not told": {"", given{384 * mib, 329.87 * mib, 18.4 * gib, 402.27 * mib, 0, 0}, 0, "true", "true", 0.019618, 0.020380},
+		"the engine's own pool":   {"engine", given{4 * gib, 2 * gib, 0, 0, 0, 0}, 8 * gib, "true", "unknown", nan, 0.5},
+		"the kernel":              {"kernel", given{}, gib, "false", "unknown", nan, nan},
+		"the cgroup":              {"cgroup", given{}, gib, "false", "unknown", nan, nan},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			if test.live > 0 {
+				s.give(&event.Event{Allocator: &event.Allocator{AllocatedBytes: u(test.live)}})
+				s.Close()
+				s.at = s.at.Add(time.Minute)
+			}
+			bytes := func(v float64) *uint64 {
+				if v == 0 {
+					return nil
+				}
+				return event.Ptr(uint64(v))
+			}
+			g := test.given
+			s.give(&event.Event{Oom: &event.Oom{Kind: test.kind, RequestedBytes: bytes(g.requested), FreeBytes: bytes(g.free), AllocatedBytes: bytes(g.allocated),
+				ReservedUnallocatedBytes: bytes(g.loose), LimitBytes: bytes(g.limit), PrivatePoolFreeBytes: bytes(g.pools)}})
+			s.wantFlag("oom.of_device", test.ofDevice)
+			s.wantFlag("oom.room_in_total", test.room)
+			s.wantDigits("oom.part", test.part)
+			s.wantDigits("oom.size", test.size)
+		})
+	}
+}
+
+// wantDigits compares with a number that was written down to four digits or more.
+func (s *stage) wantDigits(name string, want float64) {
+	s.t.Helper()
+	if got := s.number(name); !(math.Abs(got-want) <= 1e-4*want) && !(math.IsNaN(got) && math.IsNaN(want)) {
+		s.t.Errorf("%s is %v, want %v", name, got, want)
+	}
+}
+
+// What an older OOM told is not told of a newer one; and what was live is read at the next tick when it was not read before.
+func TestANewerOOMTakesTheNumbersOfTheOlder(t *testing.T) {
+	s := newStage(t)
+	for _, name := range []string{"oom.of_device", "oom.room_in_total"} {
+		s.wantFlag(name, "unknown")
+	}
+	s.give(&event.Event{Oom: &event.Oom{Kind: "cuda", RequestedBytes: u(384 * mib), AllocatedBytes: u(18 * gib), ReservedUnallocatedBytes: u(402 * mib)}})
+	s.wantFlag("oom.room_in_total", "true")
+	s.at = s.at.Add(time.Minute)
+	s.give(&event.Event{Oom: &event.Oom{Kind: "cuda", RequestedBytes: u(2 * gib)}})
+	s.wantFlag("oom.room_in_total", "unknown")
+	s.want("oom.part", nan)
+	s.want("oom.size", nan)
+	s.at = s.at.Add(time.Minute)
+	s.give(&event.Event{Allocator: &event.Allocator{AllocatedBytes: u(8 * gib)}})
+	s.Close()
+	s.want("oom.size", 0.25)
+	s.at = s.at.Add(time.Minute)
+	s.give(&event.Event{Oom: &event.Oom{Kind: "cgroup"}})
+	s.wantFlag("oom.of_device", "false")
+	s.want("oom.size", nan)
+}
+
+// Whatever the numbers of an OOM are, exactly one class takes it when memory is known not to have grown, and none of these when it had
+// or when the host ran out.
+func TestOneClassTakesAnOOM(t *testing.T) {
+	pack, err := rules.Builtin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	takers := []string{"cotenant", "fragmentation", "oversize_request", "capacity"}
+	random := rand.New(rand.NewPCG(7, 11))
+	one := func(of int) bool { return random.IntN(of) == 0 }
+	maybe := func() *uint64 {
+		if one(6) {
+			return nil
+		}
+		return event.Ptr(uint64(1) << (20 + random.IntN(17)))
+	}
+	seen := map[string]int{}
+	for range 4000 {
+		s := newStage(t)
+		if one(2) { // one in its first minutes
+			s = &stage{Worker: New("w", host, who, start), t: t, at: start.Add(time.Minute)}
+		}
+		if live := maybe(); live != nil {
+			s.give(&event.Event{Allocator: &event.Allocator{AllocatedBytes: live}})
+			s.Close()
+			s.at = s.at.Add(time.Minute)
+		}
+		oom := &event.Oom{Kind: []string{"", "cuda", "cuda", "cuda", "engine", "cgroup"}[random.IntN(6)], RequestedBytes: maybe(), FreeBytes: maybe(), AllocatedBytes: maybe(),
+			ReservedUnallocatedBytes: maybe(), PrivatePoolFreeBytes: maybe()}
+		if one(3) {
+			oom.OtherProcessesBytes = maybe()
+		}
+		if one(3) {
+			oom.LimitBytes = event.Ptr(uint64(1) << (33 + random.IntN(4)))
+		}
+		s.give(&event.Event{Oom: oom})
+		grew := one(8)
+		s.ooms.grew = grew // what hours of quiet points would say
+		s.features(s.at)
+		s.Sample().SetNumber(variable.Must("split.ratio"), 0.01) // counters have no say here
+		s.Sample().SetNumber(variable.Must("quiet.count"), 8)
+		var took []string
+		for _, id := range takers {
+			if pack.Rule(id).Evaluate(s.Sample()).When == rules.True {
+				took = append(took, id)
+			}
+		}
+		want := 1
+		if grew || oom.Kind == "cgroup" {
+			want = 0
+		}
+		if len(took) != want {
+			t.Fatalf("grew %v: %v take %v", grew, took, oom)
+		}
+		seen[strings.Join(took, "")]++
+	}
+	for _, id := range append(takers, "") {
+		if seen[id] < 20 {
+			t.Errorf("%q was the answer %d times of 4000", id, seen[id])
+		}
+	}
 }

@@ -18,17 +18,19 @@ func zeroIfUnknown(v float64) float64 {
 }
 
 const (
-	stepBack  = time.Minute // a clock that falls by more than this may have been set
-	stepTicks = 3           // ticks in a row, each later than the one before, that prove it
-	frozenFor = 3           // samples without any change in the engine's numbers
-	atWork    = 0.05        // utilisation of a GPU that does something
+	stepBack  = time.Minute    // a clock that falls by more than this may have been set
+	leap      = 24 * time.Hour // so may one that rises by more: a process that is silent for as long is forgotten
+	noClock   = 100 * 365 * 24 * time.Hour
+	stepTicks = 3    // ticks in a row, each later than the one before, that prove it
+	frozenFor = 3    // samples without any change in the engine's numbers
+	atWork    = 0.05 // utilisation of a GPU that does something
 )
 
 // quality is what is wrong with the data of one life. It is shown; nothing is concluded from it.
 type quality struct {
 	Late    float64
 	Longest time.Duration // silence
-	Steps   int           // of the clock, backwards
+	Steps   int           // of the clock, against the order of events
 
 	Shift time.Duration // added to the clock of the host since it was set back
 	Back  time.Time     // newest of the ticks that came from before
@@ -40,12 +42,15 @@ type quality struct {
 	Frozen    int // quiet samples that were not believed
 }
 
-// moment is the time of an event on a clock that does not run backwards. Late events are late; but when tick after tick comes from
-// the past, it is the clock that was set.
+// moment is the time of an event on a clock that neither runs backwards nor leaps. An event that is late, or of another age, is only
+// late; but when tick after tick comes from there, it is the clock that was set.
 func (q *quality) moment(at, tick time.Time) time.Time {
-	at = at.Add(q.Shift)
-	if tick.IsZero() || tick.Sub(at) <= stepBack {
-		if !at.Before(tick) {
+	if q.Shift != 0 {
+		at = at.Add(q.Shift)
+	}
+	apart := at.Sub(tick)
+	if tick.IsZero() || apart >= -stepBack && apart <= leap {
+		if apart >= 0 {
 			q.Backs = 0
 		}
 		return at
@@ -54,12 +59,14 @@ func (q *quality) moment(at, tick time.Time) time.Time {
 		q.Backs++
 		q.Back = at
 	}
-	if q.Backs > stepTicks {
-		step := tick.Sub(at) + time.Second
-		q.Shift += step
+	if q.Backs > stepTicks && apart.Abs() < noClock {
+		q.Shift += time.Second - apart
 		q.Steps++
 		q.Backs = 0
-		return at.Add(step)
+		return tick.Add(time.Second)
+	}
+	if apart > 0 {
+		return tick.Add(-time.Nanosecond) // not now, whenever it was
 	}
 	return at
 }

@@ -178,3 +178,41 @@ func TestGrowthIsMeasuredFromItsBeginning(t *testing.T) {
 		t.Errorf("it began after %v, want ten hours", began)
 	}
 }
+
+// Sensors that stamp their events themselves, some hundred milliseconds apart, mean one moment.
+func TestSensorsMayBeAFewMillisecondsApart(t *testing.T) {
+	w := New("w", host, who, start)
+	for minute := range uint64(6 * 60) {
+		at := start.Add(time.Duration(minute) * time.Minute)
+		give := func(after time.Duration, e *event.Event) {
+			e.Time, e.Host, e.Worker = timestamppb.New(at.Add(after)), host, who
+			w.Apply(e)
+		}
+		running := uint64(2)
+		if minute%30 < 4 {
+			running = 0
+		}
+		held := 10*gib + running*gib + minute*4<<20
+		give(0, &event.Event{Engine: &event.Engine{Running: &running, Waiting: event.Ptr(uint64(0)), FinishedTotal: event.Ptr(minute)}})
+		give(120*time.Millisecond, &event.Event{Allocator: &event.Allocator{AllocatedBytes: &held, ActiveBytes: &held, ReservedBytes: event.Ptr(held + gib)}})
+		give(90*time.Millisecond, &event.Event{GpuProcess: &event.GpuProcess{GpuUuid: "GPU-1", UsedBytes: event.Ptr(held + 2*gib)}})
+	}
+	w.Close()
+	if _, called := w.Called("live"); !called {
+		t.Errorf("4 MiB a minute were lost: %s", w.Verdict())
+	}
+	if v := number64(t, w, "outside.now"); v != gib {
+		t.Errorf("outside is %v", v)
+	}
+}
+
+// A clock that leaps by centuries costs neither an endless loop nor the worker.
+func TestALeapOfCenturies(t *testing.T) {
+	w := New("w", host, who, start)
+	leaking(w, 0, 60, plain, nil)
+	leaking(w, 60, 120, func(minute int) time.Time { return plain(minute).AddDate(7000, 0, 0) }, nil)
+	leaking(w, 120, 400, plain, nil)
+	if len(w.trace.Low) > maxDots || len(w.match.Work) > maxWindows {
+		t.Errorf("%d dots, %d windows", len(w.trace.Low), len(w.match.Work))
+	}
+}

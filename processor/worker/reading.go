@@ -32,6 +32,21 @@ func (r *reading) takes(e *event.Event) bool {
 	return e.Allocator != nil || e.GpuProcess != nil || e.Gpu != nil || e.Engine != nil || e.Process != nil
 }
 
+// has says that this tick holds the word of that sensor already, about any of the GPUs.
+func (r *reading) has(e *event.Event) bool {
+	switch {
+	case e.Allocator != nil:
+		return r.freshAllocator
+	case e.GpuProcess != nil:
+		return r.freshGPU
+	case e.Gpu != nil:
+		return r.freshDevice
+	case e.Engine != nil:
+		return r.freshEngine
+	}
+	return r.freshProcess
+}
+
 // card finds the GPU of a reading. One that does not say which is the worker's only one, or the unnamed one.
 func (r *reading) card(uuid string, who *event.Worker) *card {
 	if uuid == "" && len(who.GetGpuUuids()) == 1 {

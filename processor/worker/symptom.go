@@ -10,10 +10,12 @@ import (
 
 var oomIDs = struct {
 	count, happened, grew, kind, beforeReady, fits                                 variable.ID
+	ofDevice, roomInTotal, part, size                                              variable.ID
 	requested, free, limit, allocated, reservedUnallocated, privatePoolFree, other variable.ID
 }{
 	variable.Must("oom.count"), variable.Must("symptom.oom"), variable.Must("grew.before_oom"), variable.Must("oom.kind"), variable.Must("oom.before_ready"),
-	variable.Must("oom.fits_without_others"), variable.Must("oom.requested_bytes"), variable.Must("oom.free_bytes"), variable.Must("oom.limit_bytes"),
+	variable.Must("oom.fits_without_others"), variable.Must("oom.of_device"), variable.Must("oom.room_in_total"), variable.Must("oom.part"), variable.Must("oom.size"),
+	variable.Must("oom.requested_bytes"), variable.Must("oom.free_bytes"), variable.Must("oom.limit_bytes"),
 	variable.Must("oom.allocated_bytes"), variable.Must("oom.reserved_unallocated_bytes"), variable.Must("oom.private_pool_free_bytes"),
 	variable.Must("oom.other_processes_bytes"),
 }
@@ -32,7 +34,15 @@ func (w *Worker) oomFeatures(at time.Time) {
 	}
 	s.SetBool(oomIDs.grew, o.grew)
 	s.SetBool(oomIDs.beforeReady, w.beforeReady())
-	if o.last == nil || o.told {
+	if o.last == nil {
+		return
+	}
+	read := nan
+	if v, known := s.Number(ids[live].now); known {
+		read = v
+	}
+	s.SetNumber(oomIDs.size, sizeOf(o.last, read)) // at each tick: an OOM may come before the first reading
+	if o.told {
 		return
 	}
 	o.told = true
@@ -49,6 +59,13 @@ func (w *Worker) oomFeatures(at time.Time) {
 	s.SetNumber(oomIDs.reservedUnallocated, number(o.last.ReservedUnallocatedBytes))
 	s.SetNumber(oomIDs.privatePoolFree, number(o.last.PrivatePoolFreeBytes))
 	s.SetNumber(oomIDs.other, number(o.last.OtherProcessesBytes))
+	s.SetBool(oomIDs.ofDevice, ofDevice(o.last))
+	s.SetNumber(oomIDs.part, partOf(o.last))
+	if room, known := roomInTotal(o.last); known {
+		s.SetBool(oomIDs.roomInTotal, room)
+	} else {
+		s.Unset(oomIDs.roomInTotal)
+	}
 	if fits, known := w.fitsWithoutOthers(o.last); known {
 		s.SetBool(oomIDs.fits, fits)
 	} else {

@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	warmUp        = 20 * time.Minute // after the engine is ready: compilation, graph capture and first caches settle
-	symptomWindow = time.Hour        // the default `pair` of a rule
+	warmUp        = 20 * time.Minute       // after the engine is ready: compilation, graph capture and first caches settle
+	symptomWindow = time.Hour              // the default `pair` of a rule
+	sameTick      = 500 * time.Millisecond // sensors that stamp their events themselves mean one moment
 	maxSymptoms   = 64
 )
 
@@ -129,6 +130,9 @@ func (w *Worker) Apply(e *event.Event) (closed bool) {
 	}
 	if !w.now.takes(e) {
 		return false
+	}
+	if apart := at.Sub(w.tick).Abs(); apart > 0 && apart < sameTick && !w.now.has(e) {
+		at = w.tick // another sensor's word on the same moment
 	}
 	if at.Before(w.tick) {
 		w.quality.late() // the tick it belongs to has been judged
