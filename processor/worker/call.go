@@ -210,7 +210,9 @@ func (c *call) follow(s sight) {
 
 // noteGrowth remembers, at an OOM, whether memory had been growing at quiet points until then.
 func (w *Worker) noteGrowth(moment time.Time) {
-	w.ooms.grew = false
+	if w.ooms.grew = within(moment, w.load.Room.RoseAt); w.ooms.grew {
+		return
+	}
 	points := w.points()
 	for len(points) > 0 && !points[len(points)-1].At.Before(moment) {
 		points = points[:len(points)-1]

@@ -21,6 +21,7 @@ type roomCard struct {
 
 // room is what must be remembered to say how much memory is left.
 type room struct {
+	RoseAt            time.Time // when memory of a card that cannot be given back was last seen to rise in a line
 	Cards             []roomCard
 	Host              track
 	Retries           hourly

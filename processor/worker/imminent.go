@@ -208,6 +208,7 @@ func (w *Worker) imminent(at time.Time) {
 		if h := max(0, room) / t.Growth.Low; h < high || high != high {
 			growth, low, high = t.Growth.Slope, max(0, room)/t.Growth.High, h
 		}
+		r.RoseAt = at
 	}
 	t := &r.Host
 	if t.Turned {
