@@ -18,6 +18,7 @@ import (
 	"lowtide/collector/nvml"
 	"lowtide/collector/sim"
 	"lowtide/processor"
+	"lowtide/processor/scorecard"
 	"lowtide/rules"
 	"lowtide/sink"
 	"lowtide/sink/engine"
@@ -35,6 +36,7 @@ type commands struct {
 	EngineChild engine.ChildCommand      `cmd:"" hidden:""`
 	Replay      processor.ReplayCommand  `cmd:"" help:"Judge recordings: no broker, no store, no clock."`
 	Explain     processor.ExplainCommand `cmd:"" help:"Say what a live worker looks like, and why."`
+	Scorecard   scorecard.Command        `cmd:"" help:"Judge simulated and real recordings, and count what was right."`
 	Simulate    sim.Command              `cmd:"" help:"Write recordings of simulated workers, healthy ones and with every class of failure."`
 	Rules       struct {
 		Check rules.CheckCommand `cmd:"" help:"Check rule files and run their tests."`

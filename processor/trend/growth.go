@@ -52,14 +52,16 @@ func (s *Scratch) Measure(x, y []float64, sigma float64) Growth {
 		return growth
 	}
 	growth.Robust = true
+	ends := x
 	if partial := minimumWindow - 1; len(y)-partial >= intervalPoints {
 		s.minima, s.places = rollingMinimum(s.minima[:0], s.places[:0], y, x, minimumWindow)
-		x, y = s.places[partial:], s.minima[partial:]
+		ends, x, y = x[partial:], s.places[partial:], s.minima[partial:]
 	}
 	growth.Slope, growth.Low, growth.High = s.TheilSen(x, y)
 	growth.Serial = Autocorrelation(x, y, growth.Slope)
 	growth.Z = s.MannKendall(y, sigma).Corrected(growth.Serial)
-	growth.Level = Level(x, y)
+	// Where the series has stopped to rise its minima lie before its end, which is what shows that it stopped.
+	growth.Level = Level(ends, y)
 	return growth
 }
 
@@ -81,11 +83,13 @@ func Steady(x, y []float64, sigma, floor, hours float64) SteadyResult {
 // last, rounded to the nearest ten minutes (CallHours, or 0 to waive them); a
 // lower bound of the slope above the floor, in y per x; a corrected
 // Mann–Kendall z of at least three, which nothing shorter than nine points
-// reaches; and growth that is not level at the end. Sigma, the noise of one
+// reaches; and growth that is not level at the end, nor in its second half
+// less than LevelRatio of that in its first, nor surely over by the newest
+// points. Sigma, the noise of one
 // point in the unit of y, must not be negative.
 func (s *Scratch) Steady(x, y []float64, sigma, floor, hours float64) SteadyResult {
 	result := SteadyResult{Growth: s.Measure(x, y, sigma)}
-	x, _ = s.points(x, y)
+	x, y = s.points(x, y)
 	growth := result.Growth
 	switch {
 	case !(sigma >= 0) || !finite(sigma) || !finite(floor) || !finite(hours):
@@ -100,9 +104,21 @@ func (s *Scratch) Steady(x, y []float64, sigma, floor, hours float64) SteadyResu
 		result.Lacking = LowSlope
 	case !(growth.Z >= steadyZ):
 		result.Lacking = WeakTrend
-	case !growth.Level.Rising():
+	case !growth.Level.Rising(), growth.Level.Halves < LevelRatio, stopped(x, y, growth.Level.Mean):
 		result.Lacking = LevelsOff
 	}
 	result.Called = result.Lacking == Met
 	return result
+}
+
+// stopped reports whether the points of the last third themselves, which the
+// rolling minimum sees two points late, surely rise less than LevelRatio of
+// the mean slope. Few points, or noisy ones, are sure of nothing.
+func stopped(x, y []float64, mean float64) bool {
+	last := len(x) - 1
+	from := since(x, x[last]-(x[last]-x[0])/3, x[last]-x[0])
+	if last-from < 3 {
+		return false
+	}
+	return LeastSquares(x[from:], y[from:]).High < LevelRatio*mean
 }

@@ -13,6 +13,16 @@ type axes struct {
 // progress changes when anything was done.
 func (a axes) progress() float64 { return a.Requests + a.Aborts + a.Tokens + a.Cycles }
 
+// tally is axes as points keep them: beside tokens, no process does more than the 16 million of a thing that a float32 counts to.
+type tally struct {
+	Tokens                                     float64
+	Requests, Aborts, Errors, Adapters, Cycles float32
+}
+
+func (a axes) tally() tally {
+	return tally{a.Tokens, float32(a.Requests), float32(a.Aborts), float32(a.Errors), float32(a.Adapters), float32(a.Cycles)}
+}
+
 // counters turn an engine's totals into axes.
 type counters struct {
 	Work   axes

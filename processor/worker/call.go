@@ -16,16 +16,16 @@ import (
 type call struct {
 	Points        int
 	Early, Steady bool
-	Onset         time.Time
-	Growth        trend.Growth
-	Level         float64
 	Lacking       trend.Condition // of the early call
 	Filling, Step bool
 	Proven        bool // level, with four points over three hours that say so
+	Work          bool // growth follows the work better than the time
+	Onset         time.Time
+	Growth        trend.Growth
+	Level         float64
 	Proof         proof
 	sentence      string             // Proof in words, once somebody asked
 	Per           [axisCount]float64 // slopes against work; NaN where not significant
-	Work          bool               // growth follows the work better than the time
 }
 
 // proof is what a level series was proven by.
@@ -57,6 +57,9 @@ type desk struct {
 
 var desks = sync.Pool{New: func() any { return new(desk) }}
 
+// bigStep is a jump, in σ, that stands for itself.
+const bigStep = 8
+
 // spreadToCall is how far a series must have moved, in σ, before the robust statistics are worth their cost: neither call can be
 // made below it.
 const spreadToCall = 2
@@ -83,15 +86,26 @@ func (c *call) judge(series int, s sight, w *Worker, scratch *trend.Scratch) {
 	early := trend.Early(s.Hours, s.Level, s.Sigma, trend.CallHours)
 	steady := scratch.Steady(s.Hours, s.Level, s.Sigma, 0, trend.CallHours)
 	c.Growth, c.Lacking = steady.Growth, early.Lacking
-	c.Step = early.Step > 8*s.Sigma && early.Rise-early.Step < 8*s.Sigma && !early.Called
+	c.Step = early.Step > bigStep*s.Sigma && early.Rise-early.Step < bigStep*s.Sigma && !early.Called
 	c.Filling = w.filling(series, s)
+	from := beginning(s)
+	if !early.Called && !steady.Called {
+		// Level for hours, or through with a capture or an adapter, and growing since: the whole does not show it, the rest does.
+		if from == 0 && early.Step > bigStep*s.Sigma {
+			from = early.StepAt
+		}
+		if from > 0 {
+			early = trend.Early(s.Hours[from:], s.Level[from:], s.Sigma, trend.CallHours)
+			steady = scratch.Steady(s.Hours[from:], s.Level[from:], s.Sigma, 0, trend.CallHours)
+		}
+	}
 	called := early.Called || w.calledBeforeOOM(s)
 	if !c.called() && (called || steady.Called) {
-		c.Onset = s.From.Add(time.Duration(s.Hours[beginning(s)] * float64(time.Hour)))
+		c.Onset = s.From.Add(time.Duration(s.Hours[from] * float64(time.Hour)))
 	}
 	c.Early = c.Early || called
 	c.Steady = c.Steady || steady.Called
-	if from := beginning(s); from > 0 && len(s.Level)-from >= 3 && c.called() {
+	if from > 0 && len(s.Level)-from >= 3 && c.called() {
 		// A worker that was level for a day and leaks since an hour ago grows as it does since then.
 		c.Growth = scratch.Measure(s.Hours[from:], s.Level[from:], s.Sigma)
 	}
@@ -214,7 +228,7 @@ func (w *Worker) noteGrowth(moment time.Time) {
 		return
 	}
 	points := w.points()
-	for len(points) > 0 && !points[len(points)-1].At.Before(moment) {
+	for len(points) > 0 && !points[len(points)-1].at().Before(moment) {
 		points = points[:len(points)-1]
 	}
 	for c := range w.calls {
@@ -241,11 +255,11 @@ func (w *Worker) residues() {
 	if n < 2 {
 		return
 	}
-	a, b := &w.quiet.Points[n-2], &w.quiet.Points[n-1]
-	w.sample.SetNumber(pointIDs.kvQuiet, math.Min(at(a.Low, column(kv, 0)), at(b.Low, column(kv, 0))))
+	a, b := w.quiet.view(n-2), w.quiet.view(n-1)
+	w.sample.SetNumber(pointIDs.kvQuiet, math.Min(a.low(column(kv, 0)), b.low(column(kv, 0))))
 	most := nan
 	for card := range w.now.cards {
-		if v := math.Min(at(a.Low, column(awaiting, card)), at(b.Low, column(awaiting, card))); !(v <= most) && !math.IsNaN(v) {
+		if v := math.Min(a.low(column(awaiting, card)), b.low(column(awaiting, card))); !(v <= most) && !math.IsNaN(v) {
 			most = v
 		}
 	}
@@ -254,7 +268,7 @@ func (w *Worker) residues() {
 
 // movers are the six legitimate growers, between the first and the newest comparable point; a sensor that does not say leaves
 // its mover unknown.
-func (w *Worker) movers(points []*point) {
+func (w *Worker) movers(points []view) {
 	first, last := points[0], points[len(points)-1]
 	moved := func(id variable.ID, a, b, tolerance float64) {
 		if !math.IsNaN(a) && !math.IsNaN(b) {
@@ -262,21 +276,21 @@ func (w *Worker) movers(points []*point) {
 		}
 	}
 	a, b := first.State, last.State
-	moved(moverIDs.adapters, a.Adapters, b.Adapters, 0)
-	moved(moverIDs.compiles, a.Compiles, b.Compiles, 0)
-	moved(moverIDs.prompts, a.PromptP95, b.PromptP95, 0.2*a.PromptP95)
-	moved(moverIDs.kv, at(first.Low, column(kv, 0)), at(last.Low, column(kv, 0)), floors[kv])
+	moved(moverIDs.adapters, float64(a.Adapters), float64(b.Adapters), 0)
+	moved(moverIDs.compiles, float64(a.Compiles), float64(b.Compiles), 0)
+	moved(moverIDs.prompts, float64(a.PromptP95), float64(b.PromptP95), 0.2*float64(a.PromptP95))
+	moved(moverIDs.kv, first.low(column(kv, 0)), last.low(column(kv, 0)), floors[kv])
 	graph, pools := column(graphs, 0), false
 	for card := range w.now.cards {
 		c := column(graphs, card)
-		if math.Abs(at(last.Low, c)-at(first.Low, c)) > floors[graphs] {
+		if math.Abs(last.low(c)-first.low(c)) > floors[graphs] {
 			graph = c
 		}
 		if c := column(cached, card); c < len(w.calls) && w.calls[c].Growth.Low > levelFloors[cached] {
 			pools = true
 		}
 	}
-	moved(moverIDs.graphs, at(first.Low, graph), at(last.Low, graph), floors[graphs])
+	moved(moverIDs.graphs, first.low(graph), last.low(graph), floors[graphs])
 	if len(w.now.cards) > 0 {
 		w.sample.SetBool(moverIDs.pools, pools)
 	}

@@ -34,7 +34,7 @@ type faults struct {
 	First    note
 	Any      bool // First is set
 	Last     note
-	Times    [maxXids]time.Time // of the newest, in a ring
+	Times    []time.Time // of the newest, in a ring
 	N        int
 	DeviceAt time.Time // newest fault of the device
 	After    int       // after-effects that were left out
@@ -110,7 +110,11 @@ func (f *faults) weigh(x note, exited time.Time, silent bool) {
 		f.After++
 		return
 	}
-	f.Times[f.N%maxXids] = x.At
+	if len(f.Times) < maxXids {
+		f.Times = append(f.Times, x.At)
+	} else {
+		f.Times[f.N%maxXids] = x.At
+	}
 	f.N++
 	if !f.Any || x.At.Before(f.First.At) {
 		if !event.InformationalXid(x.Code) {
@@ -126,8 +130,8 @@ func (f *faults) weigh(x note, exited time.Time, silent bool) {
 }
 
 func (f *faults) within(at time.Time) (n int) {
-	for i := range min(f.N, maxXids) {
-		if at.Sub(f.Times[i]) < time.Hour {
+	for _, t := range f.Times {
+		if at.Sub(t) < time.Hour {
 			n++
 		}
 	}

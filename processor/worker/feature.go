@@ -27,18 +27,18 @@ const (
 )
 
 // along is the work of an axis.
-func (a axes) along(axis int) float64 {
+func (t tally) along(axis int) float64 {
 	switch axis {
 	case perRequest:
-		return a.Requests + a.Cycles
+		return float64(t.Requests) + float64(t.Cycles)
 	case perAbort:
-		return a.Aborts
+		return float64(t.Aborts)
 	case perError:
-		return a.Errors
+		return float64(t.Errors)
 	case perToken:
-		return a.Tokens
+		return t.Tokens
 	}
-	return a.Adapters
+	return float64(t.Adapters)
 }
 
 var ids = func() (all [seriesCount]seriesIDs) {
@@ -146,10 +146,10 @@ func (w *Worker) judgePoints(changed bits) {
 	points := w.points()
 	matched := w.busyToo(points)
 	w.sample.SetBool(pointIDs.matched, matched)
-	w.sample.SetBool(pointIDs.inferred, w.now.engine == nil && len(w.quiet.Points) > 0)
+	w.sample.SetBool(pointIDs.inferred, len(w.quiet.Points) > 0 && (w.now.engine == nil || w.now.engine.Waiting == nil))
 	count, hours := len(points), 0.0
 	if count > 0 {
-		hours = points[count-1].At.Sub(points[0].At).Hours()
+		hours = points[count-1].at().Sub(points[0].at()).Hours()
 		w.movers(points)
 	}
 	at := desks.Get().(*desk)
@@ -168,7 +168,7 @@ func (w *Worker) judgePoints(changed bits) {
 		if changed.has(c) {
 			of := points
 			if series == graphs {
-				of = w.quiet.comparables(nil, w.warm(), (*point).alike)
+				of = w.quiet.comparables(nil, w.warm(), view.alike)
 			}
 			at.sight.take(series, c, of)
 			w.calls[c].judge(series, at.sight, w, &at.Scratch)
@@ -183,35 +183,35 @@ func (w *Worker) judgePoints(changed bits) {
 }
 
 // points are the quiet points after warm-up that are comparable to the newest one, oldest first.
-func (w *Worker) points() []*point {
-	return w.quiet.comparables(nil, w.warm(), (*point).comparable)
+func (w *Worker) points() []view {
+	return w.quiet.comparables(nil, w.warm(), view.comparable)
 }
 
 // busyToo says that quiet points are missing, or long past, so that a busy worker is compared with itself at the same load.
-func (w *Worker) busyToo(points []*point) bool {
+func (w *Worker) busyToo(points []view) bool {
 	if len(w.match.Work) < matchCells {
 		return false
 	}
-	return len(points) == 0 || w.tick.Sub(points[len(points)-1].At).Hours() > trend.CallHours
+	return len(points) == 0 || w.tick.Sub(points[len(points)-1].at()).Hours() > trend.CallHours
 }
 
 // take makes s one column of quiet points, with the noise: the larger of the floor and the median spread inside points.
-func (s *sight) take(series, column int, points []*point) {
+func (s *sight) take(series, column int, points []view) {
 	s.Hours, s.Level, s.Work, s.Sigma = s.Hours[:0], s.Level[:0], s.Work[:0], floors[series]
 	if len(points) == 0 {
 		return
 	}
-	s.From = points[0].At
+	s.From = points[0].at()
 	spreads := make([]float64, 0, maxPoints)
 	for _, p := range points {
-		low := at(p.Low, column)
+		low := p.low(column)
 		if math.IsNaN(low) {
 			continue
 		}
-		s.Hours = append(s.Hours, p.At.Sub(s.From).Hours())
+		s.Hours = append(s.Hours, p.at().Sub(s.From).Hours())
 		s.Level = append(s.Level, low)
 		s.Work = append(s.Work, p.Work)
-		spreads = append(spreads, at(p.High, column)-low)
+		spreads = append(spreads, p.spread(column))
 	}
 	if len(spreads) > 0 {
 		s.Sigma = max(s.Sigma, trend.Median(spreads))

@@ -106,8 +106,8 @@ type pace struct {
 	N      float64
 	Last   float64 // value of the window before
 	Recent recent
-	Free   [loadBins]baseline // while nothing waited
-	Queued thinned            // while something did
+	Free   [loadBins]*baseline // while nothing waited; nil for a load that was never seen
+	Queued thinned             // while something did
 }
 
 func (p *pace) take(v *float64) {
@@ -135,6 +135,9 @@ func (p *pace) close(at time.Time, running float64, queued, finished, warm bool)
 	if queued {
 		p.Queued.add(v)
 	} else {
+		if p.Free[bin] == nil {
+			p.Free[bin] = new(baseline)
+		}
 		p.Free[bin].learn(at, v, warm)
 	}
 	return p.Recent.add(at, slow)
@@ -148,7 +151,7 @@ func (p *pace) slow(v float64, bin int, queued bool) bool {
 	// Of two loads that are equally near the higher one, since it is the slower.
 	for away := 0; away <= reach; away++ {
 		for _, near := range [...]int{bin + away, bin - away} {
-			if near >= 0 && near < loadBins && p.Free[near].N >= few {
+			if near >= 0 && near < loadBins && p.Free[near] != nil && p.Free[near].N >= few {
 				return v > slowRatio*p.Free[near].Middle
 			}
 		}

@@ -11,7 +11,7 @@ import (
 const (
 	matchWindow  = 30 * time.Minute
 	maxWindows   = 48 // then two become one
-	matchBins    = 8  // loads that one window keeps
+	matchBins    = 6  // loads that one window keeps
 	matchSamples = 2  // of one load in one window, for its lowest to mean anything
 	matchRepeats = 3  // windows in which a load must come back to be compared
 	matchCells   = 4  // windows that must be comparable, as quiet points
@@ -22,10 +22,9 @@ const (
 type match struct {
 	Start  time.Time
 	Length time.Duration
-	Cells  []cell    // in the order of windows
-	Low    []float32 // of Cells, Width values each
-	Width  int
-	Work   []axes // by window, at its last sample
+	Cells  []cell          // in the order of windows
+	Low    matrix[float32] // a row for each of Cells
+	Work   []tally         // by window, at its last sample
 }
 
 type cell struct {
@@ -57,10 +56,10 @@ func bin(running, waiting uint64, kv float64) uint16 {
 
 // observe takes one sample of a busy worker. It returns true when a window was completed before it.
 func (m *match) observe(moment time.Time, load uint16, values []float64, work axes) (completed bool) {
-	var room [2 * maxCards]int
+	var room [deviceSeries * maxCards]int
 	columns := matched(room[:0], len(values))
-	if m.Start.IsZero() || len(columns) != m.Width {
-		*m = match{Start: moment, Length: matchWindow, Width: len(columns)} // another GPU: what was kept has no place for it
+	if m.Start.IsZero() || len(columns) != m.Low.Width {
+		*m = match{Start: moment, Length: matchWindow, Low: matrix[float32]{Width: len(columns)}} // another GPU: what was kept has no place for it
 	}
 	for moment.Sub(m.Start) >= maxWindows*m.Length {
 		m.halve()
@@ -68,21 +67,33 @@ func (m *match) observe(moment time.Time, load uint16, values []float64, work ax
 	window := uint16(moment.Sub(m.Start) / m.Length)
 	completed = len(m.Work) > 0 && int(window) >= len(m.Work)
 	for len(m.Work) <= int(window) {
-		m.Work = append(m.Work, work)
+		m.Work = push(m.Work, work.tally())
 	}
-	m.Work[window] = work
+	m.Work[window] = work.tally()
 	at := m.find(window, load)
 	if at < 0 {
 		return completed
 	}
 	m.Cells[at].Samples++
-	low := m.Low[at*m.Width:][:m.Width]
+	low := m.Low.row(at)
 	for i, c := range columns {
-		if v := float32(values[c]); !(low[i] <= v) && !math.IsNaN(values[c]) {
-			low[i] = v
+		if v := held(values, c); !(float64(low[i]) <= v) && !math.IsNaN(v) {
+			low[i] = float32(v)
 		}
 	}
 	return completed
+}
+
+// held is the value of a column as it is compared. A busy worker shows no two points with the same private pools, as a quiet one does,
+// so that what they hold is taken out of its live memory instead.
+func held(values []float64, c int) float64 {
+	v := values[c]
+	if series, card := seriesOf(c); series == live {
+		if pools := values[column(graphs, card)]; !math.IsNaN(pools) {
+			v -= pools
+		}
+	}
+	return v
 }
 
 // find returns the cell of a load in the newest window, -1 when that holds enough loads already.
@@ -100,27 +111,19 @@ func (m *match) find(window, load uint16) int {
 		if single < 0 {
 			return -1
 		}
-		m.forget(single)
+		forget(m.Low.row(single))
 		m.Cells[single] = cell{Window: window, Bin: load}
 		return single
 	}
-	m.Cells = append(m.Cells, cell{Window: window, Bin: load})
-	m.Low = slices.Grow(m.Low, m.Width)[:len(m.Cells)*m.Width]
-	m.forget(len(m.Cells) - 1)
+	m.Cells = push(m.Cells, cell{Window: window, Bin: load})
+	m.Low.add()
 	return len(m.Cells) - 1
-}
-
-func (m *match) forget(i int) {
-	low := m.Low[i*m.Width:][:m.Width]
-	for j := range low {
-		low[j] = float32(math.NaN())
-	}
 }
 
 // halve makes one window of two.
 func (m *match) halve() {
 	old, low := m.Cells, m.Low
-	m.Cells, m.Low = nil, nil
+	m.Cells, m.Low = nil, matrix[float32]{Width: low.Width}
 	m.Length *= 2
 	for i, c := range old {
 		at := m.find(c.Window/2, c.Bin)
@@ -128,12 +131,7 @@ func (m *match) halve() {
 			continue
 		}
 		m.Cells[at].Samples += c.Samples
-		into := m.Low[at*m.Width:][:m.Width]
-		for j, v := range low[i*m.Width:][:m.Width] {
-			if v == v && !(into[j] <= v) {
-				into[j] = v
-			}
-		}
+		lower(m.Low.row(at), low.row(i))
 	}
 	work := m.Work[:0]
 	for i := 0; i < len(m.Work); i += 2 {
@@ -147,7 +145,7 @@ type sight struct {
 	From  time.Time // hour zero
 	Hours []float64
 	Level []float64
-	Work  []axes
+	Work  []tally
 	Sigma float64
 }
 
@@ -157,7 +155,7 @@ type sight struct {
 func (m *match) levels(series, column, columns int, from time.Time) (s sight, ok bool) {
 	order := matched(nil, columns)
 	index := slices.Index(order, column)
-	if index < 0 || len(order) != m.Width {
+	if index < 0 || len(order) != m.Low.Width {
 		return sight{}, false
 	}
 	seen := make(map[uint16]int, matchBins)
@@ -165,13 +163,13 @@ func (m *match) levels(series, column, columns int, from time.Time) (s sight, ok
 		return int(c.Window) < len(m.Work)-1 && c.Samples >= matchSamples && !m.Start.Add(time.Duration(c.Window)*m.Length).Before(from)
 	}
 	for i, c := range m.Cells {
-		if usable(c) && !math.IsNaN(float64(m.Low[i*m.Width+index])) {
+		if usable(c) && !math.IsNaN(float64(m.Low.row(i)[index])) {
 			seen[c.Bin]++
 		}
 	}
 	var cells []polished
 	for i, c := range m.Cells {
-		v := float64(m.Low[i*m.Width+index])
+		v := float64(m.Low.row(i)[index])
 		if usable(c) && seen[c.Bin] >= matchRepeats && !math.IsNaN(v) {
 			cells = append(cells, polished{int(c.Window), int(c.Bin), v})
 		}

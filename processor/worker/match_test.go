@@ -99,7 +99,7 @@ func TestWindowsBecomeCoarserAndNoMore(t *testing.T) {
 	if growth, _ := w.Sample().Number(ids[live].growth); growth < 28<<20 || growth > 32<<20 {
 		t.Errorf("growth is %v MiB/h, want 30", growth/(1<<20))
 	}
-	if n := len(w.trace.Low); n > maxDots {
+	if n := w.trace.Low.rows(); n > maxDots {
 		t.Errorf("%d dots", n)
 	}
 }

@@ -140,11 +140,11 @@ func TestTheRingOfPointsHalves(t *testing.T) {
 	if n := len(w.quiet.Points); n > maxPoints || n < maxPoints/2 {
 		t.Errorf("%d points", n)
 	}
-	if first := w.quiet.Points[0].At.Sub(start); first > 20*time.Minute {
+	if first := w.quiet.Points[0].at().Sub(start); first > 20*time.Minute {
 		t.Errorf("the first point is now at %v", first)
 	}
 	for i := 1; i < len(w.quiet.Points); i++ {
-		if !w.quiet.Points[i].At.After(w.quiet.Points[i-1].At) {
+		if !w.quiet.Points[i].at().After(w.quiet.Points[i-1].at()) {
 			t.Fatalf("point %d is not after the one before", i)
 		}
 	}
@@ -212,7 +212,7 @@ func TestALeapOfCenturies(t *testing.T) {
 	leaking(w, 0, 60, plain, nil)
 	leaking(w, 60, 120, func(minute int) time.Time { return plain(minute).AddDate(7000, 0, 0) }, nil)
 	leaking(w, 120, 400, plain, nil)
-	if len(w.trace.Low) > maxDots || len(w.match.Work) > maxWindows {
-		t.Errorf("%d dots, %d windows", len(w.trace.Low), len(w.match.Work))
+	if w.trace.Low.rows() > maxDots || len(w.match.Work) > maxWindows {
+		t.Errorf("%d dots, %d windows", w.trace.Low.rows(), len(w.match.Work))
 	}
 }

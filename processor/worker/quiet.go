@@ -12,37 +12,62 @@ const (
 	maxPoints  = 96               // then the ring halves itself
 )
 
-// point is what a worker holds in one state: the lowest of its samples, the spread inside it, and the work done until then.
+// point is when a worker was in one state, and the work done until then.
 type point struct {
+	Unix  int64 // microseconds since 1970
+	Work  tally
+	State state
+}
+
+func (p *point) at() time.Time { return time.UnixMicro(p.Unix).UTC() }
+
+// stay is a point that is being put together: what the worker holds, as the lowest of its samples and the spread inside it.
+type stay struct {
 	At        time.Time
-	Low, High []float32 // by column; a float32 holds 64 GiB to 4 KiB, a fifth of a percent of the smallest noise
 	Work      axes
 	State     state
+	Low, High []float32 // by column; a float32 holds 64 GiB to 4 KiB, a fifth of a percent of the smallest noise
+}
+
+// view is one of the points that were kept.
+type view struct {
+	*point
+	of *quiet
+	i  int
+}
+
+func (v view) low(column int) float64 { return at(v.of.Low.row(v.i), column) }
+
+func (v view) spread(column int) float64 {
+	if column >= v.of.Spread.Width {
+		return nan
+	}
+	return v.of.Spread.row(v.i)[column].value()
 }
 
 // state is what has to be the same for two points to be comparable, and what legitimate growers do.
 type state struct {
 	Release   string
+	Adapters  float32 // NaN unknown, as all here
+	PromptP95 float32
+	Compiles  float32
 	Sleeping  bool
-	Adapters  float64 // NaN unknown, as all here
-	PromptP95 float64
-	Compiles  float64
 }
 
 // comparable says whether two points stand for the same state of the worker (design.md, Worker).
-func (p *point) comparable(q *point) bool {
+func (p view) comparable(q view) bool {
 	return p.alike(q) && p.samePools(q)
 }
 
 // alike leaves the private pools out: for their own growth, which may not excuse itself.
-func (p *point) alike(q *point) bool {
-	same := func(a, b float64) bool { return math.IsNaN(a) || math.IsNaN(b) || a == b }
+func (p view) alike(q view) bool {
+	same := func(a, b float32) bool { return a != a || b != b || a == b }
 	return p.State.Release == q.State.Release && p.State.Sleeping == q.State.Sleeping && same(p.State.Adapters, q.State.Adapters)
 }
 
-func (p *point) samePools(q *point) bool {
-	for c := column(graphs, 0); c < len(p.Low); c += deviceSeries {
-		a, b := at(p.Low, c), at(q.Low, c)
+func (p view) samePools(q view) bool {
+	for c := column(graphs, 0); c < p.of.Low.Width; c += deviceSeries {
+		a, b := p.low(c), q.low(c)
 		if !math.IsNaN(a) && !math.IsNaN(b) && math.Abs(a-b) > 0.02*math.Max(a, b) {
 			return false
 		}
@@ -51,7 +76,7 @@ func (p *point) samePools(q *point) bool {
 }
 
 // merge takes one more sample in. It returns the columns whose lowest value changed, as bits.
-func (p *point) merge(moment time.Time, values []float64, work axes, s state) (changed bits) {
+func (p *stay) merge(moment time.Time, values []float64, work axes, s state) (changed bits) {
 	if p.At.IsZero() {
 		p.At = moment
 	}
@@ -78,9 +103,11 @@ func (p *point) merge(moment time.Time, values []float64, work axes, s state) (c
 // quiet finds quiet points in the samples of one worker: nothing runs and nothing waits, for 30 s or two samples.
 type quiet struct {
 	Points   []point
-	Since    time.Time // when the present quiet began; zero while busy
+	Low      matrix[float32] // of Points, a row each
+	Spread   matrix[half]    // highest less lowest
+	Since    time.Time       // when the present quiet began; zero while busy
 	Samples  int
-	Open     point
+	Open     stay
 	Kept     bool // the present quiet has given its point, the newest one
 	Last     time.Time
 	Progress float64 // at the last point
@@ -105,7 +132,7 @@ func (q *quiet) observe(moment time.Time, doing activity, values []float64, work
 		return bits{}
 	}
 	if q.Since.IsZero() {
-		q.Since, q.Samples, q.Open = moment, 0, point{}
+		q.Since, q.Samples, q.Open = moment, 0, stay{}
 	}
 	q.Samples++
 	changed = q.Open.merge(moment, values, work, s)
@@ -113,15 +140,15 @@ func (q *quiet) observe(moment time.Time, doing activity, values []float64, work
 	switch {
 	case q.Kept && moment.Sub(q.Last) < quietIdle:
 		newest := &q.Points[len(q.Points)-1] // still the same quiet: its lowest may come later
-		newest.State, newest.Work = q.Open.State, q.Open.Work
-		newest.Low, newest.High = append(newest.Low[:0], q.Open.Low...), append(newest.High[:0], q.Open.High...)
+		newest.State, newest.Work = q.Open.State, q.Open.Work.tally()
+		q.put(len(q.Points) - 1)
 		return changed
 	case q.Samples < 2 || moment.Sub(q.Since) < quietHold:
 	case !q.Last.IsZero() && moment.Sub(q.Last) < quietEvery:
 	case !q.Last.IsZero() && progress == q.Progress && moment.Sub(q.Last) < quietIdle:
 	default:
 		if q.Kept { // an hour of idling: a new point of its own
-			q.Open = point{}
+			q.Open = stay{}
 			q.Open.merge(moment, values, work, s)
 		}
 		q.keep(moment, progress)
@@ -131,29 +158,46 @@ func (q *quiet) observe(moment time.Time, doing activity, values []float64, work
 }
 
 func (q *quiet) keep(moment time.Time, progress float64) {
-	var spare point // of the ring, so that a long life does not make garbage
 	if len(q.Points) == maxPoints {
-		for i := 1; i < maxPoints/2; i++ {
-			q.Points[i], q.Points[2*i] = q.Points[2*i], q.Points[i]
+		for i := range maxPoints / 2 {
+			q.Points[i] = q.Points[2*i]
+			copy(q.Low.row(i), q.Low.row(2*i))
+			copy(q.Spread.row(i), q.Spread.row(2*i))
 		}
-		spare = q.Points[maxPoints/2]
-		clear(q.Points[maxPoints/2:])
 		q.Points = q.Points[:maxPoints/2]
+		q.Low.cut(maxPoints / 2)
+		q.Spread.cut(maxPoints / 2)
 	}
-	kept := q.Open
-	kept.Low, kept.High = append(spare.Low[:0], q.Open.Low...), append(spare.High[:0], q.Open.High...)
-	q.Points = append(q.Points, kept)
+	q.Points = push(q.Points, point{q.Open.At.UnixMicro(), q.Open.Work.tally(), q.Open.State})
+	q.put(len(q.Points) - 1)
 	q.Last, q.Kept, q.Progress = moment, true, progress
 }
 
+// put makes the levels of the open stay those of a kept point.
+func (q *quiet) put(i int) {
+	q.Low.widen(len(q.Open.Low))
+	q.Spread.widen(len(q.Open.Low))
+	if i == q.Low.rows() {
+		q.Low.add()
+		q.Spread.add()
+	}
+	copy(q.Low.row(i), q.Open.Low)
+	spread := q.Spread.row(i)
+	for c, high := range q.Open.High {
+		spread[c] = halfOf(high - q.Open.Low[c])
+	}
+}
+
+func (q *quiet) view(i int) view { return view{&q.Points[i], q, i} }
+
 // comparables appends the points after warm-up that are like the newest one, oldest first, and returns them.
-func (q *quiet) comparables(dst []*point, warm time.Time, like func(a, b *point) bool) []*point {
+func (q *quiet) comparables(dst []view, warm time.Time, like func(a, b view) bool) []view {
 	if len(q.Points) == 0 {
 		return dst
 	}
-	newest := &q.Points[len(q.Points)-1]
+	newest := q.view(len(q.Points) - 1)
 	for i := range q.Points {
-		if p := &q.Points[i]; !p.At.Before(warm) && like(p, newest) {
+		if p := q.view(i); !p.at().Before(warm) && like(p, newest) {
 			dst = append(dst, p)
 		}
 	}

@@ -136,8 +136,8 @@ func (r *reading) levels(dst []float64, engine string) []float64 {
 // host fills the series of the host process. Swap counts, since a swapped leak leaves RSS flat.
 func (r *reading) host(dst []float64, pin float64) {
 	p := r.process
-	if math.IsNaN(pin) {
-		pin = number(p.PinnedKernelBytes)
+	if kernel := number(p.PinnedKernelBytes); !(kernel <= pin) && !math.IsNaN(kernel) {
+		pin = kernel // others than PyTorch pin, too
 	}
 	dst[column(pinned, 0)] = pin
 	if math.IsNaN(pin) {

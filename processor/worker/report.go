@@ -70,7 +70,7 @@ func (w *Worker) Report() Report {
 	r.Quiet.Matched, _ = w.sample.Bool(pointIDs.matched)
 	r.Quiet.Inferred, _ = w.sample.Bool(pointIDs.inferred)
 	if n := len(points); n > 0 {
-		r.Quiet.Newest = points[n-1].At
+		r.Quiet.Newest = points[n-1].at()
 	}
 	for i := range seriesCount {
 		for card := range max(1, len(w.now.cards)) {
@@ -86,7 +86,7 @@ func (w *Worker) Report() Report {
 	return r
 }
 
-func (w *Worker) seriesReport(series, card int, points []*point, matched bool) (s SeriesReport, ok bool) {
+func (w *Worker) seriesReport(series, card int, points []view, matched bool) (s SeriesReport, ok bool) {
 	c := column(series, card)
 	trace := w.trace.dots(c)
 	if len(trace) == 0 || c >= len(w.calls) {
@@ -119,8 +119,8 @@ func (w *Worker) seriesReport(series, card int, points []*point, matched bool) (
 		return s, true
 	}
 	for _, p := range points {
-		if v := at(p.Low, c); v == v {
-			s.Points = append(s.Points, Dot{At: p.At, Value: v})
+		if v := p.low(c); v == v {
+			s.Points = append(s.Points, Dot{At: p.at(), Value: v})
 		}
 	}
 	return s, true
@@ -150,7 +150,7 @@ func (w *Worker) cardReports() (out []CardReport) {
 }
 
 // lacking says what would make the verdict surer.
-func (w *Worker) lacking(points []*point) (out []string) {
+func (w *Worker) lacking(points []view) (out []string) {
 	if n := w.Points(); n < 4 {
 		out = append(out, fmt.Sprintf("%d more comparable quiet points (%d of 4)", 4-n, n))
 	}

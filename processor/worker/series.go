@@ -39,7 +39,7 @@ var levelFloors = [seriesCount]float64{live: 5 << 20, awaiting: 5 << 20, cached:
 var judged = [seriesCount]bool{live: true, outside: true, graphs: true, awaiting: true, anon: true, pinned: true, fds: true, threads: true, sockets: true}
 
 // matchable are those that can be compared at matched load: what a busy worker holds in the others is its work.
-var matchable = [seriesCount]bool{live: true, outside: true, anon: true, pinned: true, fds: true, threads: true, sockets: true}
+var matchable = [seriesCount]bool{live: true, awaiting: true, outside: true, graphs: true, anon: true, pinned: true, fds: true, threads: true, sockets: true}
 
 // units are those of the values.
 var units = [seriesCount]string{live: "bytes", awaiting: "bytes", cached: "bytes", inactiveSplit: "bytes", outside: "bytes", graphs: "bytes",

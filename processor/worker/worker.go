@@ -191,8 +191,11 @@ func (w *Worker) Close() bool {
 		w.noteGrowth(w.tick)
 	}
 	w.level = w.now.levels(w.level, w.Who.GetEngine())
-	for len(w.calls) < len(w.level) {
-		w.calls = append(w.calls, newCall())
+	if more := len(w.level) - len(w.calls); more > 0 {
+		w.calls = slices.Grow(w.calls, more) // all at once, so that nothing is left over
+		for range more {
+			w.calls = append(w.calls, newCall())
+		}
 	}
 	w.trace.observe(w.tick, w.level)
 	w.observeLoad()
@@ -230,13 +233,14 @@ func (w *Worker) observeLoad() {
 	w.rest(doing)
 }
 
-// engineActivity is unclear while the engine does not say what runs, and while its numbers are frozen although the GPU works.
+// engineActivity is unclear while the engine does not say what runs, and while its numbers are frozen although the GPU works. Of an
+// engine that never says what waits, quiet is inferred from what runs.
 func (w *Worker) engineActivity() activity {
 	e := w.now.engine
 	switch {
-	case e.Running == nil || e.Waiting == nil:
+	case e.Running == nil:
 		return unclear
-	case *e.Running != 0 || *e.Waiting != 0:
+	case *e.Running != 0 || e.GetWaiting() != 0:
 		return working
 	case w.quality.frozen(w.now.engine, w.now.allocated(), w.now.utilization()):
 		return unclear
@@ -255,16 +259,17 @@ func (w *Worker) rest(doing activity) {
 }
 
 func (w *Worker) state() state {
-	s := state{Release: w.Who.GetRelease(), Adapters: nan, PromptP95: nan, Compiles: nan}
+	none := float32(nan)
+	s := state{Release: w.Who.GetRelease(), Adapters: none, PromptP95: none, Compiles: none}
 	if e := w.now.engine; e != nil {
-		s.Sleeping, s.Adapters = e.GetSleeping(), number(e.LoadedAdapters)
+		s.Sleeping, s.Adapters = e.GetSleeping(), float32(number(e.LoadedAdapters))
 		if e.PromptTokensP95 != nil {
-			s.PromptP95 = *e.PromptTokensP95
+			s.PromptP95 = float32(*e.PromptTokensP95)
 		}
 	}
 	for i := range w.now.cards {
 		if a := w.now.cards[i].allocator; a != nil && a.CompilesTotal != nil {
-			s.Compiles = max(number(a.CompilesTotal), zeroIfUnknown(s.Compiles))
+			s.Compiles = float32(max(number(a.CompilesTotal), zeroIfUnknown(float64(s.Compiles))))
 		}
 	}
 	return s

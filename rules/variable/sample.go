@@ -9,15 +9,20 @@ import (
 // Sample holds the value of every variable at one moment; what was never set is unknown, which is not zero.
 // It is not safe for use by several goroutines.
 type Sample struct {
-	numbers    []float64 // numbers, and bools as 0 and 1
-	strings    []string
+	numbers    []float64         // numbers, and bools as 0 and 1
+	strings    map[ID]string     // few of the variables are
 	labels     map[string]string // there is one variable of kind Labels
-	known      []uint64
-	generation []uint64
-	boxed      []any    // the form that a rule reads, made once per change
-	boxedAt    []uint64 // the generation that boxed holds; the first value has generation 1
-	touched    Set      // what has changed since Settle
+	known      Set
+	generation []uint32
+	boxed      map[ID]box // the form that a rule reads, made once per change; few are asked for
+	touched    Set        // what has changed since Settle
 	all        []Variable
+}
+
+// box is a value as a rule reads it, and the generation that it was made from.
+type box struct {
+	value any
+	of    uint32
 }
 
 // NewSample returns a sample in which everything is unknown.
@@ -25,8 +30,8 @@ func NewSample() *Sample {
 	all := All()
 	n := len(all)
 	return &Sample{
-		numbers: make([]float64, n), strings: make([]string, n), known: make([]uint64, (n+63)/64),
-		generation: make([]uint64, n), boxed: make([]any, n), boxedAt: make([]uint64, n), touched: NewSet(), all: all,
+		numbers: make([]float64, n), strings: make(map[ID]string), known: NewSet(), generation: make([]uint32, n), boxed: make(map[ID]box),
+		touched: NewSet(), all: all,
 	}
 }
 
@@ -41,7 +46,7 @@ func (s *Sample) wrong(id ID, kind Kind) {
 }
 
 func (s *Sample) mark(id ID) {
-	s.known[id/64] |= 1 << (id % 64)
+	s.known.add(id)
 	s.generation[id]++
 	s.touched.add(id)
 }
@@ -145,28 +150,28 @@ func (s *Sample) Labels(id ID) (map[string]string, bool) {
 	return s.labels, s.Known(id)
 }
 
-// Generation counts the changes of a variable: the same number means the same value.
-func (s *Sample) Generation(id ID) uint64 { return s.generation[id] }
+// Generation counts the changes of a variable: the same number means the same value, until it has changed 2³² times.
+func (s *Sample) Generation(id ID) uint64 { return uint64(s.generation[id]) }
 
-// Boxed returns the value as box makes it (box is given float64, bool, string or map[string]string), made once per change;
-// known is false when there is none. Every caller must give the same box.
-func (s *Sample) Boxed(id ID, box func(any) any) (value any, known bool) {
+// Boxed returns the value as the function makes it (it is given float64, bool, string or map[string]string), made once per change;
+// known is false when there is none. Every caller must give the same function.
+func (s *Sample) Boxed(id ID, as func(any) any) (value any, known bool) {
 	if !s.Known(id) {
 		return nil, false
 	}
-	if s.boxedAt[id] == s.generation[id] {
-		return s.boxed[id], true
+	if made, is := s.boxed[id]; is && made.of == s.generation[id] {
+		return made.value, true
 	}
 	switch s.all[id].Kind {
 	case Number:
-		value = box(s.numbers[id])
+		value = as(s.numbers[id])
 	case Bool:
-		value = box(s.numbers[id] == 1)
+		value = as(s.numbers[id] == 1)
 	case String:
-		value = box(s.strings[id])
+		value = as(s.strings[id])
 	case Labels:
-		value = box(s.labels)
+		value = as(s.labels)
 	}
-	s.boxed[id], s.boxedAt[id] = value, s.generation[id]
+	s.boxed[id] = box{value, s.generation[id]}
 	return value, true
 }
