@@ -82,6 +82,8 @@ func compile(s *spec, folders []folder, problems *Problems) (*Rule, bool) {
 			text.doc.reportAt(n, suggestVariable(text.text), "evidence: unknown variable %s", text.text)
 		case variable.All()[id].Kind != variable.Number:
 			text.doc.reportAt(n, "evidence is made of numbers", "evidence: %s is a %s", text.text, variable.All()[id].Kind)
+		case slices.Contains(r.evidence, id):
+			text.doc.reportAt(n, "name each once", "evidence: %s is named twice", text.text)
 		default:
 			r.evidence = append(r.evidence, id)
 		}

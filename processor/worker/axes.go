@@ -23,6 +23,9 @@ func (a axes) tally() tally {
 	return tally{a.Tokens, float32(a.Requests), float32(a.Aborts), float32(a.Errors), float32(a.Adapters), float32(a.Cycles)}
 }
 
+// done counts what was finished, whichever way the worker tells it.
+func (t tally) done() float64 { return float64(t.Requests) + float64(t.Cycles) }
+
 // counters turn an engine's totals into axes.
 type counters struct {
 	Work   axes

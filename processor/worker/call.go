@@ -137,7 +137,8 @@ func beginning(s sight) int {
 }
 
 // prove looks for the proof that growth ended: four or more points over three hours, up to the newest, whose upper bound of growth
-// is under the floor. Noise may want more points than the last three hours have, so it looks back further, by halves.
+// is under the floor, in which the worker worked about as it did before. Noise may want more points than the last three hours have,
+// so it looks back further, by halves.
 func (c *call) prove(s sight, floor float64) {
 	c.Proven, c.sentence = false, ""
 	x, y := s.Hours, s.Level
@@ -148,7 +149,7 @@ func (c *call) prove(s sight, floor float64) {
 			from--
 			continue
 		}
-		if g := trend.LeastSquares(x[from:], y[from:]); g.High < floor {
+		if g := trend.LeastSquares(x[from:], y[from:]); g.High < floor && c.tested(s, from) {
 			c.Proven, c.Proof = true, proof{last - from + 1, span, g.High}
 			return
 		}
@@ -158,6 +159,36 @@ func (c *call) prove(s sight, floor float64) {
 		}
 		from = next
 	}
+}
+
+// tested says that what has been level since a point was put to the test: half as much was done in an hour as before, since a night
+// without requests proves nothing about a leak by request, nor does a process that was started and never asked; and it lasted longer
+// than growth has paused before.
+func (c *call) tested(s sight, from int) bool {
+	last := len(s.Level) - 1
+	rate := func(a, b int) float64 {
+		return (s.Work[b].done() - s.Work[a].done()) / max(s.Hours[b]-s.Hours[a], 1.0/60)
+	}
+	now := rate(from, last)
+	if !c.called() {
+		return now > 0
+	}
+	if before := rate(0, from); from > 0 && now < before/2 {
+		return false
+	}
+	return s.Hours[last]-s.Hours[from] > 1.25*pause(s, from)
+}
+
+// pause is the longest time, in hours, that a series stayed within its noise before a point and rose again.
+func pause(s sight, to int) (longest float64) {
+	high, at := s.Level[0], s.Hours[0]
+	for i := 1; i <= to; i++ {
+		if s.Level[i] > high+2*s.Sigma {
+			longest = max(longest, s.Hours[i]-at)
+			high, at = s.Level[i], s.Hours[i]
+		}
+	}
+	return longest
 }
 
 func (c *call) proof(series int) string {

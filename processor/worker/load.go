@@ -105,7 +105,7 @@ func (l *load) observe(at time.Time, e *event.Engine) {
 		s.Finished, s.Aborted, s.Preempted, s.Done = 0, 0, 0, 0
 	}
 	l.turn(at, s.Running+s.Waiting)
-	l.Ring[l.Newest%loadMinutes].add(&s)
+	l.Ring[slot(l.Newest)].add(&s)
 	l.Window.add(&s)
 	if s.Preempted > 0 {
 		l.Storm.Hour.add(at, s.Preempted)
@@ -125,11 +125,11 @@ func (l *load) turn(at time.Time, open uint64) {
 		return
 	}
 	for m := max(l.Newest+1, now-loadMinutes+1); m <= now; m++ {
-		slot := &l.Ring[m%loadMinutes]
-		l.Window.remove(slot)
-		*slot = minute{}
+		gone := &l.Ring[slot(m)]
+		l.Window.remove(gone)
+		*gone = minute{}
 	}
-	l.Ring[now%loadMinutes].Open = open
+	l.Ring[slot(now)].Open = open
 	l.Newest, l.Turned = now, true
 }
 
@@ -142,6 +142,19 @@ func (l *load) minutely(at time.Time) {
 	per, ok := l.preemptionsPerRequest()
 	l.Storm.judge(at, per, l.Window.Preempted, ok)
 	l.Demand.observe(at, l, per)
+}
+
+// slot is the place of a minute in the ring, also of one before 1970: a clock that was never set.
+func slot(minute int64) int64 { return (minute%loadMinutes + loadMinutes) % loadMinutes }
+
+// wait is what a request waits for its turn, in seconds: those that wait over the rate at which requests finish. It is NaN for a window
+// that is too short, or in which nothing finished.
+func (l *load) wait() float64 {
+	if !l.covered() || l.Window.Finished == 0 {
+		return nan
+	}
+	span := min(l.Last.Sub(l.Since), loadMinutes*time.Minute).Seconds()
+	return float64(l.Window.Waiting) / float64(l.Window.Samples) * span / float64(l.Window.Finished)
 }
 
 // covered says that the window holds enough to speak of shares.
@@ -158,7 +171,7 @@ func (l *load) slopeOfWaiting() float64 {
 	var x, y [loadMinutes]float64
 	n := 0
 	for m := l.Newest - loadMinutes + 1; m <= l.Newest; m++ {
-		if s := &l.Ring[m%loadMinutes]; s.Samples > 0 {
+		if s := &l.Ring[slot(m)]; s.Samples > 0 {
 			x[n], y[n] = float64(m-l.Newest)/60, float64(s.Waiting)/float64(s.Samples)
 			n++
 		}
@@ -182,16 +195,16 @@ func (l *load) rises() (rising, known bool) {
 // sum adds up minutes by their age, from inclusive, to exclusive.
 func (l *load) sum(from, to int64) (s minute) {
 	for age := from; age < to; age++ {
-		s.add(&l.Ring[(l.Newest-age)%loadMinutes])
+		s.add(&l.Ring[slot(l.Newest-age)])
 	}
 	return s
 }
 
 var loadIDs = struct {
-	running, waiting, busy, evict, full, queue, rising, waitingGrowth, latency, slo, preemption, preemptions, perRequest, demand variable.ID
+	running, waiting, busy, evict, full, queue, wait, rising, waitingGrowth, latency, slo, preemption, preemptions, perRequest, demand variable.ID
 }{
 	variable.Must("running.now"), variable.Must("waiting.now"), variable.Must("kv.busy"), variable.Must("kv.may_evict"), variable.Must("kv.full"),
-	variable.Must("queue.held"), variable.Must("load.rising"), variable.Must("demand.waiting_growth"), variable.Must("symptom.latency"),
+	variable.Must("queue.held"), variable.Must("queue.seconds"), variable.Must("load.rising"), variable.Must("demand.waiting_growth"), variable.Must("symptom.latency"),
 	variable.Must("symptom.slo"), variable.Must("symptom.preemption"), variable.Must("preemptions.hour"), variable.Must("preemptions.per_request"),
 	variable.Must("demand.ratio"),
 }
@@ -266,6 +279,7 @@ func (w *Worker) engineFeatures() {
 		return
 	}
 	s.SetNumber(loadIDs.waitingGrowth, l.WaitingGrowth)
+	s.SetNumber(loadIDs.wait, l.wait())
 	s.SetNumber(loadIDs.demand, l.Demand.Ratio)
 	if l.RisingKnown {
 		s.SetBool(loadIDs.rising, l.Rising)
@@ -286,14 +300,14 @@ type hourly struct {
 func (h *hourly) turn(at time.Time) {
 	now := at.Unix() / 300
 	for p := max(h.Part+1, now-11); p <= now; p++ {
-		h.Parts[p%12] = 0
+		h.Parts[(p%12+12)%12] = 0
 	}
 	h.Part = max(h.Part, now)
 }
 
 func (h *hourly) add(at time.Time, n uint64) {
 	h.turn(at)
-	h.Parts[h.Part%12] += uint32(min(n, math.MaxInt32))
+	h.Parts[(h.Part%12+12)%12] += uint32(min(n, math.MaxInt32))
 }
 
 func (h *hourly) total(at time.Time) (n uint64) {

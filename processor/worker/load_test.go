@@ -230,3 +230,17 @@ func TestASilenceStartsTheWindowAnew(t *testing.T) {
 	s.want("preemptions.hour", 0)
 	s.wantFlag("symptom.preemption", "false")
 }
+
+// 42 wait in every sample, and three requests finish a minute: fourteen minutes, by Little's law.
+func TestWhatARequestWaits(t *testing.T) {
+	w := New("w", host, who, start)
+	for minute := range uint64(40) {
+		finished := 3 * minute
+		w.Apply(&event.Event{Time: timestamppb.New(plain(int(minute))), Host: host, Worker: who, Engine: &event.Engine{Running: event.Ptr(uint64(9)),
+			Waiting: event.Ptr(uint64(42)), FinishedTotal: &finished}})
+	}
+	w.Close()
+	if got := number64(t, w, "queue.seconds"); got < 13*60 || got > 15*60 {
+		t.Errorf("%v seconds, want about 840", got)
+	}
+}

@@ -78,7 +78,7 @@ func (w *Worker) Symptoms(onset time.Time) (out []event.Symptom) {
 	add := func(name string, at time.Time, text string) {
 		out = append(out, event.Symptom{Name: name, Time: at.UTC(), LagSeconds: at.Sub(onset).Seconds(), Text: text})
 	}
-	if n := len(w.ooms.times); n > 0 {
+	if n := len(w.ooms.times); n > 0 && within(w.Last, w.ooms.times[n-1]) {
 		text := "an allocation failed, size not reported"
 		switch o := w.ooms.last; {
 		case o.GetKind() == "kernel", o.GetKind() == "cgroup":
@@ -88,7 +88,7 @@ func (w *Worker) Symptoms(onset time.Time) (out []event.Symptom) {
 		}
 		add("oom", w.ooms.times[n-1], text)
 	}
-	if f := &w.faults; f.Any {
+	if f := &w.faults; f.Any && within(w.Last, later(f.First.At, f.Last.At)) {
 		text := "Xid " + strconv.FormatUint(f.First.Code, 10)
 		if f.First.Text != "" {
 			text += ": " + f.First.Text

@@ -98,6 +98,7 @@ func declare() []Variable {
 		number("running.now", "1", "engine", "requests that run", "8.0"),
 		flag("kv.full", "engine", "kv at or above 0.9 in at least half of the samples of the last 30 minutes"),
 		flag("queue.held", "engine", "something waited while something ran in at least half of the samples of the last 30 minutes"),
+		number("queue.seconds", "seconds", "engine", "what a request waits for its turn at the rate at which requests finish, over the last half hour (Little's law)", "2.0"),
 		number("preemptions.hour", "1", "engine", "preemptions in the last hour", "0.0"),
 		number("preemptions.per_request", "1", "engine", "preemptions for each finished request, over the last half hour", "0.05"),
 		number("retries.hour", "1", "allocator", "times in the last hour that the allocator flushed its cache to find room", "0.0"),

@@ -57,10 +57,11 @@ func (s *Sample) Touched(of Set) bool { return s.touched.meets(of) }
 // Settle forgets what has changed: whoever asks by Touched has taken all of it in.
 func (s *Sample) Settle() { clear(s.touched) }
 
-// SetNumber sets a number in base units; NaN makes it unknown. It panics when the variable is no number, as all setters do.
+// SetNumber sets a number in base units; NaN makes it unknown, and so does what is infinite, which no finding
+// can carry. It panics when the variable is no number, as all setters do.
 func (s *Sample) SetNumber(id ID, value float64) {
 	s.must(id, Number)
-	if math.IsNaN(value) {
+	if math.IsNaN(value) || math.IsInf(value, 0) {
 		s.Unset(id)
 		return
 	}

@@ -15,7 +15,7 @@ func filled() *Sample {
 	s := NewSample()
 	s.SetNumber(Must("live.growth"), -0.1)
 	s.SetNumber(Must("live.growth_low"), 0)
-	s.SetNumber(Must("live.growth_high"), math.Inf(1))
+	s.SetNumber(Must("live.growth_high"), math.MaxFloat64)
 	s.SetNumber(Must("oom.requested_bytes"), 1<<61)
 	s.SetBool(Must("symptom.oom"), true)
 	s.SetBool(Must("symptom.slo"), false)
@@ -42,7 +42,7 @@ func TestASampleComesBackAsItWas(t *testing.T) {
 			t.Errorf("%s is touched: %v", v.Name, got.Touched(NewSet(at)))
 		}
 	}
-	for name, want := range map[string]float64{"live.growth": -0.1, "live.growth_low": 0, "live.growth_high": math.Inf(1), "oom.requested_bytes": 1 << 61} {
+	for name, want := range map[string]float64{"live.growth": -0.1, "live.growth_low": 0, "live.growth_high": math.MaxFloat64, "oom.requested_bytes": 1 << 61} {
 		if v, known := got.Number(Must(name)); v != want || !known {
 			t.Errorf("%s is %v", name, v)
 		}

@@ -58,9 +58,12 @@ func TestSampleAbsentIsNotZero(t *testing.T) {
 	if v, known := s.Number(live); v != 0 || !known {
 		t.Fatalf("zero: got %v, %v", v, known)
 	}
-	s.SetNumber(live, math.NaN())
-	if s.Known(live) {
-		t.Fatal("NaN is a value")
+	for _, none := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		s.SetNumber(live, 0)
+		s.SetNumber(live, none)
+		if s.Known(live) {
+			t.Fatalf("%v is a value", none)
+		}
 	}
 	s.SetBool(oom, false)
 	if v, known := s.Bool(oom); v || !known {
