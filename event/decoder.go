@@ -3,6 +3,7 @@ package event
 import (
 	"bytes"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -82,7 +83,7 @@ func (d *decoder) scan(text []byte) *Event {
 			if at = take(text, at, '}'); at < 0 || skip(text, at) < len(text) {
 				return nil
 			}
-			return d.draft.finish()
+			return d.draft.finish(len(text))
 		}
 	}
 }
@@ -148,8 +149,8 @@ func (d *decoder) member(name []byte, at int) int {
 	return odd // a rare body, or one of another version
 }
 
-// finish puts together what was read, or returns nil when Validate might object.
-func (l *draft) finish() *Event {
+// finish puts together what was read from so many bytes, or returns nil when Validate might object.
+func (l *draft) finish(size int) *Event {
 	e := l.event
 	if l.time == nil || e == nil {
 		return nil
@@ -158,6 +159,13 @@ func (l *draft) finish() *Event {
 		return nil
 	}
 	e.Time, e.Host, e.Worker = l.time, l.host, l.worker
+	if size > maxString { // the worker may be most of it
+		_, body, _ := e.body()
+		size = proto.Size(body)
+	}
+	if suspect(e, size) {
+		return nil
+	}
 	return e
 }
 

@@ -68,7 +68,8 @@ func Lane(e *Event) string {
 	return LaneSamples
 }
 
-// Validate says what an event lacks, in the words of the vocabulary. The host may be missing inside a Batch.
+// Validate says what an event lacks, or what in it is out of bounds, in the words of the vocabulary. The host may be missing inside a
+// Batch.
 func Validate(e *Event) error {
 	if e.Time == nil {
 		return errors.New("field time: missing; every event has one, RFC 3339 in UTC")
@@ -83,7 +84,8 @@ func Validate(e *Event) error {
 		}
 		return fmt.Errorf("%d bodies: an event has exactly one", bodies)
 	}
-	if proto.Size(message) == 0 {
+	size := proto.Size(message)
+	if size == 0 {
 		return fmt.Errorf("body %s: is empty; leave out what was not read", name)
 	}
 	if e.Host != nil {
@@ -98,6 +100,9 @@ func Validate(e *Event) error {
 		return fmt.Errorf("field worker.pid: %d is no process", e.Worker.Pid)
 	case e.Gpu != nil && e.Gpu.Uuid == "":
 		return errors.New("field gpu.uuid: missing")
+	}
+	if suspect(e, size) {
+		return bounds(e)
 	}
 	return nil
 }

@@ -5,11 +5,15 @@ import (
 	"compress/gzip"
 	"errors"
 	"io"
+	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 func TestRecordingReadsWhatWasRecorded(t *testing.T) {
@@ -81,6 +85,13 @@ func TestReaderNamesTheLine(t *testing.T) {
 		{"half a byte", head + `"gpu":{"uuid":"x","used_bytes":1.5}}`, "r:1: field gpu.used_bytes:"},
 		{"text for a number", head + `"gpu":{"uuid":"x","used_bytes":"1"}}`, "r:1: field gpu.used_bytes:"},
 		{"process without worker", head + `"process":{"fds":1}}`, "r:1: field worker: missing"},
+		{"more than anything is", head + `"worker":{"pid":1},"engine":{"kv_usage":1e39}}`, "r:1: field engine.kv_usage: 1e+39 is no measurement"},
+		{"in a part of a body", head + `"snapshot":{"pools":[{"name":"x","fragmentation":-2e18}]}}`, "r:1: field snapshot.pools.fragmentation: -2e+18 is no measurement"},
+		{"a long name", head + `"gpu":{"uuid":"` + strings.Repeat("x", 4097) + `"}}`, "r:1: field gpu.uuid: 4097 bytes, at most 4096"},
+		{"a long unit", head + `"worker":{"pid":1,"unit":"` + strings.Repeat("x", 4097) + `"},"process":{"fds":1}}`, "r:1: field worker.unit: 4097 bytes, at most 4096"},
+		{"a long boot id", `{"time":"2026-11-01T00:00:00Z","host":{"cluster":"lab","name":"a","boot_id":"` + strings.Repeat("x", 4097) + `"},"gpu":{"uuid":"x"}}`, "r:1: field host.boot_id: 4097 bytes"},
+		{"a long value", head + `"log":{"signature":"s","fields":{"b":"` + strings.Repeat("x", 5000) + `","a":"` + strings.Repeat("x", 4097) + `"}}}`, "r:1: field log.fields.a: 4097 bytes"},
+		{"a long text", head + `"oom":{"kind":"cuda","text":"` + strings.Repeat("x", 65537) + `"}}`, "r:1: field oom.text: 65537 bytes, at most 65536"},
 		{"too long", head + `"mark":{"note":"` + strings.Repeat("x", MaxLine) + `"}}`, "r:1: event is"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -227,6 +238,33 @@ func TestFormatQuantity(t *testing.T) {
 	} {
 		if got := FormatQuantity(test.value, test.unit); got != test.want {
 			t.Errorf("%v %s is %q, want %q", test.value, test.unit, got, test.want)
+		}
+	}
+}
+
+// What a double may hold on the wire and JSON cannot write is refused; what is only long or large is taken.
+func TestBoundsOfABatch(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		body *Event
+		want string
+	}{
+		{"no number", &Event{Gpu: &Gpu{Uuid: "x", Utilization: Ptr(math.NaN())}}, "field gpu.utilization: NaN is no measurement"},
+		{"infinite", &Event{Worker: &Worker{Pid: 1}, Process: &Process{CpuSecondsTotal: Ptr(math.Inf(1))}}, "field process.cpu_seconds_total: +Inf"},
+		{"infinite beside", &Event{Source: &SourceStatus{Name: "x", TookSeconds: Ptr(math.Inf(-1))}}, "field source.took_seconds: -Inf"},
+		{"of a rare body", &Event{Config: &Config{GpuMemoryUtilization: Ptr(math.Inf(1))}}, "field config.gpu_memory_utilization: +Inf"},
+		{"large", &Event{Gpu: &Gpu{Uuid: strings.Repeat("x", 4096), PowerWatts: Ptr(1e18), UsedBytes: Ptr(uint64(math.MaxUint64))}}, ""},
+		{"a long text", &Event{Source: &SourceStatus{Name: "x", Error: strings.Repeat("x", 9000)}}, ""},
+		{"many names", &Event{Worker: &Worker{Pid: 1, GpuUuids: slices.Repeat([]string{strings.Repeat("x", 100)}, 64)}, Process: &Process{Fds: Ptr(uint64(1))}}, ""},
+	} {
+		test.body.Time = timestamppb.New(time.Unix(1_790_000_000, 0))
+		wire, err := EncodeBatch(&Batch{Host: &Host{Cluster: "c", Name: "n"}, Source: "s", Lane: LaneSamples, Events: []*Event{test.body}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = DecodeBatch("", wire)
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s: %v, want %q", test.name, err, test.want)
 		}
 	}
 }

@@ -29,7 +29,7 @@ type ending struct {
 	planned bool // a rollout, a drain, a word of farewell
 	after   bool // another process of the unit had ended, and nobody named this one as a victim
 	fault   bool // the process made an error on the GPU just before
-	early   bool // it was never ready
+	early   bool // it belongs to an engine and was never ready; a job without one is done when it ends
 	counted bool // as a restart
 	awaited bool // whether it was a kill waits for a successor
 
@@ -145,20 +145,24 @@ func (n notes) about(unit string, at time.Time, window time.Duration) bool {
 	})
 }
 
-// unitOf is the unit that a mark is about: that of its worker, else the one that it names; empty is the whole host.
+// unitOf is the unit that a mark is about: that of its worker, else the one that it names, heard of or not: a name that nobody has must
+// not stand for all. A mark that names nothing but its kind is about the whole host: "".
 func (h *host) unitOf(e *event.Event) string {
-	if unit := e.Worker.GetUnit(); unit != "" {
+	switch unit := e.Worker.GetUnit(); {
+	case unit != "":
 		return unit
+	case e.Mark.Name == e.Mark.Kind:
+		return ""
 	}
-	for _, w := range h.processes {
-		if unit := w.Who.GetUnit(); unit != "" && unit == e.Mark.Name {
-			return unit
-		}
-	}
-	return ""
+	return e.Mark.Name
 }
 
 func (h *host) deployed(unit string, at time.Time) bool { return h.deploys.about(unit, at, rollout) }
+
+// serves says that it belongs to an engine, by what it is told to be or by what is heard of it.
+func (w *watched) serves() bool {
+	return w.Who.GetEngine() != "" || w.Who.GetModel() != "" || w.Sample().Known(slotIDs.running)
+}
 
 // planned says that somebody meant the process to end: it, or one that speaks for its unit, drains, has said farewell, or a
 // deploy was marked.
@@ -205,7 +209,7 @@ func (j *Judge) exit(h *host, w *watched, e *event.Event, at time.Time) {
 		j.evaluate(w, w.Last)
 	}
 	w.Apply(e)
-	end := ending{at: at, life: w.Key, release: w.Who.GetRelease(), early: !w.Ready()}
+	end := ending{at: at, life: w.Key, release: w.Who.GetRelease(), early: !w.Ready() && w.serves()}
 	end.read(e.Lifecycle)
 	if w.doomed != "" && within(at, w.doomedAt, aftermath) && (end.signal == sigKill || end.unknown) {
 		end.by, end.signal, end.unknown = w.doomed, sigKill, false
@@ -226,7 +230,7 @@ func (j *Judge) exit(h *host, w *watched, e *event.Event, at time.Time) {
 		if s.before == w {
 			s.before = nil
 		}
-		if s.life != w && s.life != nil && s.life.end.at.IsZero() && !within(at, s.life.entered, 0) {
+		if s.life != w && s.life != nil && s.life.end.at.IsZero() {
 			j.follow(s, s.life, at) // its successor was there first
 		}
 	}
@@ -273,7 +277,8 @@ type awaited struct {
 }
 
 // reconsider settles the ends that were held back: when the successor has come, when patience is over, and at the end of a
-// recording. A successor of another release shows that it was a rollout.
+// recording. A successor of another release shows that it was a rollout. Without a host all are looked at, at the broker's time: the
+// time of a host that is silent does not pass.
 func (j *Judge) reconsider(h *host, at time.Time, over bool) {
 	j.awaiting = slices.DeleteFunc(j.awaiting, func(a awaited) bool {
 		w := a.w
@@ -286,7 +291,8 @@ func (j *Judge) reconsider(h *host, at time.Time, over bool) {
 			next = s.life
 		}
 		known := next != nil && (next.Who.GetRelease() != "" || w.end.release == "")
-		if !known && !over && w.home.elapsed < a.due {
+		quiet := h == nil && !over && at.Sub(w.home.toldAt) >= patience
+		if !known && !over && !quiet && w.home.elapsed < a.due {
 			return false
 		}
 		if s != nil && s.end.life == w.Key {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lowtide/event"
@@ -25,6 +26,7 @@ type partition struct {
 	marks    map[string]uint64 // high-water mark per host, producer and lane
 	applied  uint64            // stream sequence
 	refused  int
+	lost     int       // findings that no broker takes
 	ticked   time.Time // broker time that the judge was told last
 	advised  time.Time // and at which the verdicts of open incidents were written last
 }
@@ -232,17 +234,37 @@ func (p *partition) publishAll(ctx context.Context) error {
 	return nil
 }
 
-// publish stores the findings, in order. They stay with the partition until the broker has them.
+// errUnwritable marks a finding that has no JSON form.
+var errUnwritable = errors.New("finding cannot be written")
+
+func (p *partition) send(ctx context.Context, f *event.Finding) error {
+	text, err := event.MarshalFinding(f)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnwritable, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishWait)
+	defer cancel()
+	_, err = p.js.Publish(ctx, event.FindingSubject(f), text, jetstream.WithMsgID(f.ID))
+	return err
+}
+
+// hopeless says that the same finding would fail for ever, and hold back all that come after it: it cannot be written, or it is larger
+// than the broker takes.
+func hopeless(err error) bool {
+	return errors.Is(err, errUnwritable) || errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum)
+}
+
+// publish stores the findings, in order. They stay with the partition until the broker has them, unless it never will.
 func (p *partition) publish(ctx context.Context) error {
 	for len(p.findings) > 0 {
 		f := p.findings[0]
-		text, err := event.MarshalFinding(f)
-		if err != nil {
-			return fmt.Errorf("write finding: %w", err)
+		err := p.send(ctx, f)
+		if hopeless(err) {
+			p.lost++
+			p.log.Error("finding dropped", "finding", f.ID, "class", f.Class, "subject", f.Subject.Key, "state", f.State, "severity", f.Severity, "dropped", p.lost, "error", err)
+			p.findings = p.findings[1:]
+			continue
 		}
-		sending, cancel := context.WithTimeout(ctx, publishWait)
-		_, err = p.js.Publish(sending, event.FindingSubject(f), text, jetstream.WithMsgID(f.ID))
-		cancel()
 		if err != nil {
 			return fmt.Errorf("publish finding %s: %w", f.ID, err)
 		}

@@ -116,8 +116,7 @@ func (b *Board) compare(of peerGroup, life string, self peer) (all [len(growers)
 		case other == life:
 			continue
 		case self.at.Sub(p.at) > peerKept:
-			delete(group, other)
-			continue
+			continue // not dropped: this one's clock may be ahead
 		case p.release == "" || self.release == "":
 			continue // nobody knows whether it is the same
 		}

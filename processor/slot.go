@@ -21,11 +21,14 @@ const (
 var slotIDs = struct {
 	restart, kill, restarts, signal, by, proven, victim, culprit, growth, proofRestart, proofPeer variable.ID
 	same, sameGrowing, other, otherGrowing                                                        variable.ID
+	work, cap, oom, oomBytes, oomKind, running                                                    variable.ID
 }{
 	variable.Must("symptom.restart"), variable.Must("symptom.kill"), variable.Must("restarts.hour"), variable.Must("kill.signal"),
 	variable.Must("kill.by"), variable.Must("kill.proven"), variable.Must("kill.victim_bytes"), variable.Must("kill.culprit_bytes"),
 	variable.Must("kill.by_growth"), variable.Must("proof.restart"), variable.Must("proof.peer"),
 	variable.Must("peers.same"), variable.Must("peers.same_growing"), variable.Must("peers.other"), variable.Must("peers.other_growing"),
+	variable.Must("proof.work"), variable.Must("proof.cap"), variable.Must("symptom.oom"), variable.Must("oom.requested_bytes"), variable.Must("oom.kind"),
+	variable.Must("running.now"),
 }
 
 // slot is what a restart comes back to, and what it remembers over process lives.
@@ -36,6 +39,7 @@ type slot struct {
 	restarts moments  // unclean ones
 	end      ending   // of the life before this one, or of the last
 	regrowth [len(growers)]slope
+	ooms     bool          // somebody tells here, in words, when an allocation fails
 	quiet    bool          // its present life has been told all there is to tell
 	heard    time.Time     // by the host's clock
 	emptied  time.Duration // of the host's time: when somebody was last seen to live here
@@ -61,12 +65,15 @@ func (h *host) slot(key string) *slot {
 	return s
 }
 
-func (h *host) sortedSlots() []*slot {
-	all := make([]*slot, 0, len(h.slots))
-	for _, s := range h.slots {
-		all = append(all, s)
+func (h *host) sortedSlots() []*slot { return inOrder(h.slots, func(s *slot) string { return s.key }) }
+
+// inOrder returns what a map holds in the order of a name, so that the same events give the same findings in the same order.
+func inOrder[K comparable, V any](of map[K]V, name func(V) string) []V {
+	all := make([]V, 0, len(of))
+	for _, one := range of {
+		all = append(all, one)
 	}
-	slices.SortFunc(all, func(a, b *slot) int { return strings.Compare(a.key, b.key) })
+	slices.SortFunc(all, func(a, b V) int { return strings.Compare(name(a), name(b)) })
 	return all
 }
 
@@ -171,7 +178,7 @@ func (s *slot) renewed(w *watched) {
 		return
 	}
 	e.planned, s.quiet = true, false
-	if e.counted {
+	if e.counted && !e.unclean() {
 		e.counted = false
 		s.restarts = s.restarts[:max(0, len(s.restarts)-1)]
 	}
@@ -194,8 +201,11 @@ func (j *Judge) vanished(s *slot, w *watched, at time.Time) {
 	}
 }
 
-// remember keeps the slopes that were called in a life.
+// remember keeps the slopes that were called in a life, and whether an OOM was told of in words. Where only the allocator's counter shows
+// it, a next life without that counter hides what happens.
 func (j *Judge) remember(s *slot, w *watched) {
+	kind, _ := w.Sample().Text(slotIDs.oomKind)
+	s.ooms = s.ooms || w.Sample().Known(slotIDs.oomBytes) || kind != "" && kind != "cuda"
 	for i, v := range w.slopes {
 		if v != 0 {
 			s.regrowth[i] = slope{w.Who.GetRelease(), v}
@@ -227,6 +237,9 @@ func (s *slot) tell(w *watched, at time.Time) {
 	} else if w.home.ends {
 		sample.SetBool(slotIDs.kill, false)
 	}
+	if s.ooms && !sample.Known(slotIDs.oom) {
+		sample.SetBool(slotIDs.oom, false) // it would be told: an incident of the life before is not frozen by this one
+	}
 	w.told = true
 	if s.life == w {
 		s.quiet = n == 0 && !recent
@@ -244,6 +257,13 @@ func (w *watched) prove(series []int) {
 			continue
 		}
 		s, c := w.Sample(), &w.peers[i]
+		work, exceeded, known := w.Axes(growers[i])
+		s.SetBool(slotIDs.work, work)
+		if known {
+			s.SetBool(slotIDs.cap, exceeded)
+		} else {
+			s.Unset(slotIDs.cap)
+		}
 		s.SetBool(slotIDs.proofRestart, w.regrown>>i&1 == 1)
 		if c.comparable {
 			s.SetBool(slotIDs.proofPeer, c.proof)

@@ -35,6 +35,8 @@ type sensor struct {
 	well    time.Time // the newest time that it was; zero when it never was
 	blind   bool
 	since   time.Duration // of the host's time: when it was first not well
+	back    time.Duration // of the host's time: since when it is well again; zero while it is not
+	backAt  time.Time
 	judged  time.Time
 	sample  *variable.Sample
 	answers answers
@@ -64,15 +66,19 @@ func (j *Judge) status(h *host, s *sensor, status string, at time.Time) {
 	switch {
 	case status == "ok":
 		s.well = at
-		if s.blind {
-			h.see(s)
+		if s.blind && s.backAt.IsZero() {
+			s.back, s.backAt = h.elapsed, at
 			j.judgeSensor(h, s, at)
 		}
 	case s.well.IsZero():
 	case status == "lost" || status == "timeout" || status == collectorGone:
 		if !s.blind {
-			s.blind, s.since = true, h.elapsed
+			s.blind = true
 			h.blind++
+			s.since = h.elapsed
+		}
+		if !s.backAt.IsZero() {
+			s.since, s.back, s.backAt = h.elapsed, 0, time.Time{}
 		}
 		j.judgeSensor(h, s, at)
 	case s.blind:
@@ -82,7 +88,7 @@ func (j *Judge) status(h *host, s *sensor, status string, at time.Time) {
 
 func (h *host) see(s *sensor) {
 	if s.blind {
-		s.blind = false
+		s.blind, s.back, s.backAt = false, 0, time.Time{}
 		h.blind--
 	}
 }
@@ -97,12 +103,7 @@ func (j *Judge) watch(h *host, at time.Time) {
 }
 
 func (h *host) sortedSensors() []*sensor {
-	all := make([]*sensor, 0, len(h.sensors))
-	for _, s := range h.sensors {
-		all = append(all, s)
-	}
-	slices.SortFunc(all, func(a, b *sensor) int { return strings.Compare(a.name, b.name) })
-	return all
+	return inOrder(h.sensors, func(s *sensor) string { return s.name })
 }
 
 // Tick says what the broker's time is, at least once a minute. A host that was silent for ten minutes while others of the partition

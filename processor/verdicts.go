@@ -86,7 +86,7 @@ func OpenVerdicts(ctx context.Context, js jetstream.JetStream, now func() time.T
 // nothing. The same finding again only renews the advice.
 func (v *Verdicts) Put(ctx context.Context, f *event.Finding) error {
 	key := verdictKey(f)
-	if key == "" {
+	if v == nil || key == "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, verdictWait)

@@ -306,7 +306,7 @@ func (w *Worker) movers(points []view) {
 			w.sample.SetBool(id, math.Abs(b-a) > tolerance)
 		}
 	}
-	a, b := first.State, last.State
+	a, b := first.Figures, last.Figures
 	moved(moverIDs.adapters, float64(a.Adapters), float64(b.Adapters), 0)
 	moved(moverIDs.compiles, float64(a.Compiles), float64(b.Compiles), 0)
 	moved(moverIDs.prompts, float64(a.PromptP95), float64(b.PromptP95), 0.2*float64(a.PromptP95))

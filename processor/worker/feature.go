@@ -262,6 +262,16 @@ func (w *Worker) proofs() {
 	}
 }
 
+// Axes says whether growth of the series follows work better than time, and whether it has exceeded every cap that is declared for
+// it; capKnown is false where none is.
+func (w *Worker) Axes(series string) (work bool, capExceeded, capKnown bool) {
+	c := w.call(series)
+	if c == nil || !c.called() {
+		return false, false, false
+	}
+	return c.Work, !c.Filling, w.caches(seriesIndex(series)) > 0
+}
+
 // Called says whether growth of the series was called, and since when it grew.
 func (w *Worker) Called(series string) (onset time.Time, called bool) {
 	if c := w.call(series); c != nil {

@@ -36,10 +36,11 @@ func (c *counter) step(v *uint64) (delta uint64) {
 
 // minute is what the engine's samples of one minute add up to. All are whole numbers, so that a minute can be taken out of a sum again.
 type minute struct {
-	Samples, Full, Queued, KVs         uint32
-	Running, Waiting, KV               uint64 // sums over the samples; KV in millionths
-	Finished, Aborted, Preempted, Done uint64 // Done: tokens read and written
-	Open                               uint64 // running and waiting at its first sample
+	Samples, Full, Queued, KVs   uint32
+	Running, Waiting             uint32 // sums over the samples
+	Finished, Aborted, Preempted uint32
+	Open                         uint32 // running and waiting at its first sample
+	KV, Done                     uint64 // KV: sum in millionths; Done: tokens read and written
 }
 
 func (m *minute) add(o *minute) {
@@ -53,6 +54,9 @@ func (m *minute) remove(o *minute) {
 	m.Running, m.Waiting, m.KV = m.Running-o.Running, m.Waiting-o.Waiting, m.KV-o.KV
 	m.Finished, m.Aborted, m.Preempted, m.Done = m.Finished-o.Finished, m.Aborted-o.Aborted, m.Preempted-o.Preempted, m.Done-o.Done
 }
+
+// few is a count that no sample of an engine goes beyond, so that the sums of half an hour stay within 32 bits.
+func few(n uint64) uint32 { return uint32(min(n, 1<<20)) }
 
 // load is what the engine was doing lately: how full, how queued, how slow against itself.
 type load struct {
@@ -86,8 +90,8 @@ func (l *load) observe(at time.Time, e *event.Engine) {
 	if gap {
 		l.Since, l.Ring, l.Window = at, [loadMinutes]minute{}, minute{}
 	}
-	s := minute{Samples: 1, Running: *e.Running, Waiting: *e.Waiting, Finished: l.Finished.step(e.FinishedTotal), Aborted: l.Aborted.step(e.AbortedTotal),
-		Preempted: l.Preempted.step(e.PreemptionsTotal)}
+	s := minute{Samples: 1, Running: few(*e.Running), Waiting: few(*e.Waiting), Finished: few(l.Finished.step(e.FinishedTotal)),
+		Aborted: few(l.Aborted.step(e.AbortedTotal)), Preempted: few(l.Preempted.step(e.PreemptionsTotal))}
 	l.NewPrompt, l.NewGenerated = l.Prompt.step(e.PromptTokensTotal), l.Generated.step(e.GenerationTokensTotal)
 	s.Done = l.NewPrompt + l.NewGenerated
 	if e.KvUsage != nil {
@@ -100,7 +104,7 @@ func (l *load) observe(at time.Time, e *event.Engine) {
 	if *e.Running > 0 && *e.Waiting > 0 {
 		s.Queued = 1
 	}
-	moved := s.Finished+s.Done > 0
+	moved := s.Finished > 0 || s.Done > 0
 	if gap {
 		s.Finished, s.Aborted, s.Preempted, s.Done = 0, 0, 0, 0
 	}
@@ -108,9 +112,9 @@ func (l *load) observe(at time.Time, e *event.Engine) {
 	l.Ring[slot(l.Newest)].add(&s)
 	l.Window.add(&s)
 	if s.Preempted > 0 {
-		l.Storm.Hour.add(at, s.Preempted)
+		l.Storm.Hour.add(at, uint64(s.Preempted))
 	}
-	l.Latency.observe(at, e, s.Finished, l.Warm, gap)
+	l.Latency.observe(at, e, uint64(s.Finished), l.Warm, gap)
 	l.Progress.observe(at, e, moved, l.Last.IsZero())
 	l.Last, l.Fresh = at, true
 	if l.Turned {
@@ -119,7 +123,7 @@ func (l *load) observe(at time.Time, e *event.Engine) {
 }
 
 // turn begins a new minute where the sample is in one, and drops those that are out of the window.
-func (l *load) turn(at time.Time, open uint64) {
+func (l *load) turn(at time.Time, open uint32) {
 	now := at.Unix() / 60
 	if now == l.Newest {
 		return
@@ -140,7 +144,7 @@ func (l *load) minutely(at time.Time) {
 	}
 	l.Rising, l.RisingKnown = l.rises()
 	per, ok := l.preemptionsPerRequest()
-	l.Storm.judge(at, per, l.Window.Preempted, ok)
+	l.Storm.judge(at, per, uint64(l.Window.Preempted), ok)
 	l.Demand.observe(at, l, per)
 }
 
@@ -187,7 +191,7 @@ func (l *load) rises() (rising, known bool) {
 		return false, false
 	}
 	mean := func(sum uint64, n uint32) float64 { return float64(sum) / float64(max(1, n)) }
-	runs, ran := mean(now.Running, now.Samples), mean(then.Running, then.Samples)
+	runs, ran := mean(uint64(now.Running), now.Samples), mean(uint64(then.Running), then.Samples)
 	holds, held := mean(now.KV, now.KVs), mean(then.KV, then.KVs)
 	return runs > 1.15*ran+1 || now.KVs > 0 && then.KVs > 0 && holds > held+0.05e6, true
 }

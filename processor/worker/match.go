@@ -28,8 +28,12 @@ type match struct {
 }
 
 type cell struct {
-	Window, Bin, Samples uint16
+	Bin     uint16
+	Window  uint8
+	Samples uint8 // 255 are many
 }
+
+func (c *cell) more(samples uint8) { c.Samples += min(samples, math.MaxUint8-c.Samples) }
 
 // matched lists the columns that are compared: of the process, then of each GPU.
 func matched(dst []int, columns int) []int {
@@ -64,7 +68,7 @@ func (m *match) observe(moment time.Time, load uint16, values []float64, work ax
 	for moment.Sub(m.Start) >= maxWindows*m.Length {
 		m.halve()
 	}
-	window := uint16(moment.Sub(m.Start) / m.Length)
+	window := uint8(moment.Sub(m.Start) / m.Length)
 	completed = len(m.Work) > 0 && int(window) >= len(m.Work)
 	for len(m.Work) <= int(window) {
 		m.Work = push(m.Work, work.tally())
@@ -74,7 +78,7 @@ func (m *match) observe(moment time.Time, load uint16, values []float64, work ax
 	if at < 0 {
 		return completed
 	}
-	m.Cells[at].Samples++
+	m.Cells[at].more(1)
 	low := m.Low.row(at)
 	for i, c := range columns {
 		if v := held(values, c); !(float64(low[i]) <= v) && !math.IsNaN(v) {
@@ -97,7 +101,7 @@ func held(values []float64, c int) float64 {
 }
 
 // find returns the cell of a load in the newest window, -1 when that holds enough loads already.
-func (m *match) find(window, load uint16) int {
+func (m *match) find(window uint8, load uint16) int {
 	used, single := 0, -1
 	for i := len(m.Cells) - 1; i >= 0 && m.Cells[i].Window == window; i-- {
 		if m.Cells[i].Bin == load {
@@ -130,7 +134,7 @@ func (m *match) halve() {
 		if at < 0 {
 			continue
 		}
-		m.Cells[at].Samples += c.Samples
+		m.Cells[at].more(c.Samples)
 		lower(m.Low.row(at), low.row(i))
 	}
 	work := m.Work[:0]

@@ -2,21 +2,24 @@ package worker
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
 const (
-	quietHold  = 30 * time.Second
-	quietEvery = 10 * time.Minute // at most one point in this time
-	quietIdle  = time.Hour        // an idle worker still gives one, else timer leaks hide
-	maxPoints  = 96               // then the ring halves itself
+	quietHold   = 30 * time.Second
+	quietEvery  = 10 * time.Minute // at most one point in this time
+	quietIdle   = time.Hour        // an idle worker still gives one, else timer leaks hide
+	maxPoints   = 96               // then the ring halves itself
+	maxReleases = 64               // all that come later are taken for the last one
 )
 
 // point is when a worker was in one state, and the work done until then.
 type point struct {
-	Unix  int64 // microseconds since 1970
-	Work  tally
-	State state
+	Unix    int64 // microseconds since 1970
+	Work    tally
+	Figures figures
+	Release uint16 // of quiet.Releases
 }
 
 func (p *point) at() time.Time { return time.UnixMicro(p.Unix).UTC() }
@@ -47,7 +50,12 @@ func (v view) spread(column int) float64 {
 
 // state is what has to be the same for two points to be comparable, and what legitimate growers do.
 type state struct {
-	Release   string
+	Release string
+	Figures figures
+}
+
+// figures are what changes of a state.
+type figures struct {
 	Adapters  float32 // NaN unknown, as all here
 	PromptP95 float32
 	Compiles  float32
@@ -62,7 +70,7 @@ func (p view) comparable(q view) bool {
 // alike leaves the private pools out: for their own growth, which may not excuse itself.
 func (p view) alike(q view) bool {
 	same := func(a, b float32) bool { return a != a || b != b || a == b }
-	return p.State.Release == q.State.Release && p.State.Sleeping == q.State.Sleeping && same(p.State.Adapters, q.State.Adapters)
+	return p.Release == q.Release && p.Figures.Sleeping == q.Figures.Sleeping && same(p.Figures.Adapters, q.Figures.Adapters)
 }
 
 func (p view) samePools(q view) bool {
@@ -103,6 +111,7 @@ func (p *stay) merge(moment time.Time, values []float64, work axes, s state) (ch
 // quiet finds quiet points in the samples of one worker: nothing runs and nothing waits, for 30 s or two samples.
 type quiet struct {
 	Points   []point
+	Releases []string        // that points are of
 	Low      matrix[float32] // of Points, a row each
 	Spread   matrix[half]    // highest less lowest
 	Since    time.Time       // when the present quiet began; zero while busy
@@ -140,7 +149,7 @@ func (q *quiet) observe(moment time.Time, doing activity, values []float64, work
 	switch {
 	case q.Kept && moment.Sub(q.Last) < quietIdle:
 		newest := &q.Points[len(q.Points)-1] // still the same quiet: its lowest may come later
-		newest.State, newest.Work = q.Open.State, q.Open.Work.tally()
+		newest.Release, newest.Figures, newest.Work = q.release(q.Open.State.Release), q.Open.State.Figures, q.Open.Work.tally()
 		q.put(len(q.Points) - 1)
 		return changed
 	case q.Samples < 2 || moment.Sub(q.Since) < quietHold:
@@ -168,9 +177,20 @@ func (q *quiet) keep(moment time.Time, progress float64) {
 		q.Low.cut(maxPoints / 2)
 		q.Spread.cut(maxPoints / 2)
 	}
-	q.Points = push(q.Points, point{q.Open.At.UnixMicro(), q.Open.Work.tally(), q.Open.State})
+	q.Points = push(q.Points, point{q.Open.At.UnixMicro(), q.Open.Work.tally(), q.Open.State.Figures, q.release(q.Open.State.Release)})
 	q.put(len(q.Points) - 1)
 	q.Last, q.Kept, q.Progress = moment, true, progress
+}
+
+// release numbers the releases of a life, which has one, or a few where somebody learns of them late.
+func (q *quiet) release(name string) uint16 {
+	if i := slices.Index(q.Releases, name); i >= 0 {
+		return uint16(i)
+	}
+	if len(q.Releases) < maxReleases {
+		q.Releases = append(q.Releases, name)
+	}
+	return uint16(len(q.Releases) - 1)
 }
 
 // put makes the levels of the open stay those of a kept point.

@@ -192,11 +192,11 @@ func (w *Worker) broken() string {
 func (q *quiet) whole(widest int) bool {
 	n := len(q.Points)
 	for i := range q.Points {
-		if !counted(q.Points[i].at()) {
+		if !counted(q.Points[i].at()) || int(q.Points[i].Release) >= len(q.Releases) {
 			return false
 		}
 	}
-	return n <= maxPoints && q.Low.rows() == n && q.Spread.rows() == n && q.Low.Width == q.Spread.Width && q.Low.Width <= widest &&
+	return n <= maxPoints && len(q.Releases) <= maxReleases && q.Low.rows() == n && q.Spread.rows() == n && q.Low.Width == q.Spread.Width && q.Low.Width <= widest &&
 		len(q.Open.Low) == len(q.Open.High) && len(q.Open.Low) <= widest && (n > 0 || !q.Kept)
 }
 

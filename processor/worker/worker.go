@@ -260,16 +260,16 @@ func (w *Worker) rest(doing activity) {
 
 func (w *Worker) state() state {
 	none := float32(nan)
-	s := state{Release: w.Who.GetRelease(), Adapters: none, PromptP95: none, Compiles: none}
+	s := state{w.Who.GetRelease(), figures{Adapters: none, PromptP95: none, Compiles: none}}
 	if e := w.now.engine; e != nil {
-		s.Sleeping, s.Adapters = e.GetSleeping(), float32(number(e.LoadedAdapters))
+		s.Figures.Sleeping, s.Figures.Adapters = e.GetSleeping(), float32(number(e.LoadedAdapters))
 		if e.PromptTokensP95 != nil {
-			s.PromptP95 = float32(*e.PromptTokensP95)
+			s.Figures.PromptP95 = float32(*e.PromptTokensP95)
 		}
 	}
 	for i := range w.now.cards {
 		if a := w.now.cards[i].allocator; a != nil && a.CompilesTotal != nil {
-			s.Compiles = float32(max(number(a.CompilesTotal), zeroIfUnknown(float64(s.Compiles))))
+			s.Figures.Compiles = float32(max(number(a.CompilesTotal), zeroIfUnknown(float64(s.Figures.Compiles))))
 		}
 	}
 	return s
