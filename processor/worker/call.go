@@ -52,10 +52,24 @@ func (c *call) called() bool { return c.Early || c.Steady }
 // desk is the room that calls are worked out in: tens of kilobytes that no worker needs to keep.
 type desk struct {
 	trend.Scratch
-	sight sight
+	sight   sight
+	points  []view
+	pools   []view // those that graphs are judged at
+	work    []float64
+	spreads []float64
 }
 
-var desks = sync.Pool{New: func() any { return new(desk) }}
+// leave gives the desk back, without what would keep a worker in memory.
+func (d *desk) leave() {
+	clear(d.points)
+	clear(d.pools)
+	clear(d.sight.points)
+	desks.Put(d)
+}
+
+var desks = sync.Pool{New: func() any {
+	return &desk{spreads: make([]float64, 0, maxPoints), work: make([]float64, 0, maxPoints)}
+}}
 
 // bigStep is a jump, in σ, that stands for itself.
 const bigStep = 8
@@ -65,7 +79,7 @@ const bigStep = 8
 const spreadToCall = 2
 
 // judge makes the calls anew from what was seen.
-func (c *call) judge(series int, s sight, w *Worker, scratch *trend.Scratch) {
+func (c *call) judge(series int, s *sight, w *Worker, at *desk) {
 	if len(s.Level) == 0 {
 		return
 	}
@@ -79,12 +93,12 @@ func (c *call) judge(series int, s sight, w *Worker, scratch *trend.Scratch) {
 		return
 	}
 	if !judged[series] {
-		c.Growth = scratch.Measure(s.Hours, s.Level, s.Sigma)
-		c.follow(s)
+		c.Growth = at.Measure(s.Hours, s.Level, s.Sigma)
+		c.follow(s, at.work)
 		return
 	}
 	early := trend.Early(s.Hours, s.Level, s.Sigma, trend.CallHours)
-	steady := scratch.Steady(s.Hours, s.Level, s.Sigma, 0, trend.CallHours)
+	steady := at.Steady(s.Hours, s.Level, s.Sigma, 0, trend.CallHours)
 	c.Growth, c.Lacking = steady.Growth, early.Lacking
 	c.Step = early.Step > bigStep*s.Sigma && early.Rise-early.Step < bigStep*s.Sigma && !early.Called
 	c.Filling = w.filling(series, s)
@@ -96,7 +110,7 @@ func (c *call) judge(series int, s sight, w *Worker, scratch *trend.Scratch) {
 		}
 		if from > 0 {
 			early = trend.Early(s.Hours[from:], s.Level[from:], s.Sigma, trend.CallHours)
-			steady = scratch.Steady(s.Hours[from:], s.Level[from:], s.Sigma, 0, trend.CallHours)
+			steady = at.Steady(s.Hours[from:], s.Level[from:], s.Sigma, 0, trend.CallHours)
 		}
 	}
 	called := early.Called || w.calledBeforeOOM(s)
@@ -107,7 +121,7 @@ func (c *call) judge(series int, s sight, w *Worker, scratch *trend.Scratch) {
 	c.Steady = c.Steady || steady.Called
 	if from > 0 && len(s.Level)-from >= 3 && c.called() {
 		// A worker that was level for a day and leaks since an hour ago grows as it does since then.
-		c.Growth = scratch.Measure(s.Hours[from:], s.Level[from:], s.Sigma)
+		c.Growth = at.Measure(s.Hours[from:], s.Level[from:], s.Sigma)
 	}
 	if c.prove(s, floor); c.called() && len(w.ooms.times) > 0 {
 		c.Proven = false // it is level because there is no more: level after an OOM proves nothing
@@ -115,18 +129,18 @@ func (c *call) judge(series int, s sight, w *Worker, scratch *trend.Scratch) {
 	if c.Proven {
 		c.Early, c.Steady = false, false
 	}
-	c.follow(s)
+	c.follow(s, at.work)
 }
 
 // flat is the growth of a series that has not moved: its least squares line.
-func flat(s sight) trend.Growth {
-	line := trend.LeastSquares(s.Hours, s.Level)
+func flat(s *sight) trend.Growth {
+	line, level := trend.LineAndLevel(s.Hours, s.Level)
 	return trend.Growth{Points: len(s.Level), Hours: s.Hours[len(s.Hours)-1] - s.Hours[0], Slope: line.Slope, Low: line.Low, High: line.High,
-		Z: nan, Serial: nan, Level: trend.Level(s.Hours, s.Level)}
+		Z: nan, Serial: nan, Level: level}
 }
 
 // beginning is the index of the point from which a series grows: the last one before it left the level of its first points for good.
-func beginning(s sight) int {
+func beginning(s *sight) int {
 	n := len(s.Level)
 	reference := trend.Median(s.Level[:max(1, n/4)])
 	change := trend.Onset(s.Level, reference, s.Sigma)
@@ -139,7 +153,7 @@ func beginning(s sight) int {
 // prove looks for the proof that growth ended: four or more points over three hours, up to the newest, whose upper bound of growth
 // is under the floor, in which the worker worked about as it did before. Noise may want more points than the last three hours have,
 // so it looks back further, by halves.
-func (c *call) prove(s sight, floor float64) {
+func (c *call) prove(s *sight, floor float64) {
 	c.Proven, c.sentence = false, ""
 	x, y := s.Hours, s.Level
 	last := len(x) - 1
@@ -164,10 +178,10 @@ func (c *call) prove(s sight, floor float64) {
 // tested says that what has been level since a point was put to the test: half as much was done in an hour as before, since a night
 // without requests proves nothing about a leak by request, nor does a process that was started and never asked; and it lasted longer
 // than growth has paused before.
-func (c *call) tested(s sight, from int) bool {
+func (c *call) tested(s *sight, from int) bool {
 	last := len(s.Level) - 1
 	rate := func(a, b int) float64 {
-		return (s.Work[b].done() - s.Work[a].done()) / max(s.Hours[b]-s.Hours[a], 1.0/60)
+		return (s.workAt(b).done() - s.workAt(a).done()) / max(s.Hours[b]-s.Hours[a], 1.0/60)
 	}
 	now := rate(from, last)
 	if !c.called() {
@@ -180,7 +194,7 @@ func (c *call) tested(s sight, from int) bool {
 }
 
 // pause is the longest time, in hours, that a series stayed within its noise before a point and rose again.
-func pause(s sight, to int) (longest float64) {
+func pause(s *sight, to int) (longest float64) {
 	high, at := s.Level[0], s.Hours[0]
 	for i := 1; i <= to; i++ {
 		if s.Level[i] > high+2*s.Sigma {
@@ -201,7 +215,7 @@ func (c *call) proof(series int) string {
 
 // calledBeforeOOM judges the points before the first OOM without the three hours: an OOM ends the wait, and level after it proves
 // nothing.
-func (w *Worker) calledBeforeOOM(s sight) bool {
+func (w *Worker) calledBeforeOOM(s *sight) bool {
 	if len(w.ooms.times) == 0 {
 		return false
 	}
@@ -211,7 +225,7 @@ func (w *Worker) calledBeforeOOM(s sight) bool {
 }
 
 // filling says that the growth since the first point still fits into the caches that the worker declared for that memory.
-func (w *Worker) filling(series int, s sight) bool {
+func (w *Worker) filling(series int, s *sight) bool {
 	caps := w.caches(series)
 	return caps > 0 && s.Level[len(s.Level)-1]-s.Level[0] <= caps*1.05+4*s.Sigma
 }
@@ -229,14 +243,14 @@ func (w *Worker) caches(series int) (sum float64) {
 
 // follow sets the slopes against work. Any two running totals fit each other, so a slope is kept only where time is not decidedly
 // the better explanation; and it is proof only where the work is: the steps of the series follow the steps of the work.
-func (c *call) follow(s sight) {
+func (c *call) follow(s *sight, work []float64) {
 	if !(c.Growth.Low > 0) {
 		return
 	}
-	work := make([]float64, len(s.Work))
 	for axis := range axisCount {
-		for i, a := range s.Work {
-			work[i] = a.along(axis)
+		work = work[:0]
+		for i := range s.Level {
+			work = append(work, s.workAt(i).along(axis))
 		}
 		fit := trend.Regress(work, s.Level)
 		if !fit.Significant {
@@ -258,7 +272,7 @@ func (w *Worker) noteGrowth(moment time.Time) {
 	if w.ooms.grew = within(moment, w.load.Room.RoseAt); w.ooms.grew {
 		return
 	}
-	points := w.points()
+	points := w.points(nil)
 	for len(points) > 0 && !points[len(points)-1].at().Before(moment) {
 		points = points[:len(points)-1]
 	}
@@ -272,7 +286,7 @@ func (w *Worker) noteGrowth(moment time.Time) {
 			return
 		}
 		var s sight
-		s.take(series, c, points)
+		s.take(series, c, points, make([]float64, 0, len(points)))
 		if n := len(s.Level); n >= 2 && series != anon {
 			rising := s.Level[n-1]-s.Level[0] > 8*s.Sigma && s.Level[n-1] >= s.Level[n/2]+4*s.Sigma
 			w.ooms.grew = w.ooms.grew || rising

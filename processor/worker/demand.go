@@ -3,6 +3,7 @@ package worker
 import (
 	"time"
 
+	"lowtide/event"
 	"lowtide/processor/trend"
 )
 
@@ -90,11 +91,11 @@ func (d *demand) observe(at time.Time, l *load, preemptions float64) {
 	if own := d.Own.median(); own > 0 {
 		d.Ratio = asked / own
 	}
-	if at.Sub(d.Closed) < halfHour {
+	if event.Ago(at, d.Closed) < halfHour {
 		return
 	}
 	d.Closed = at
-	if at.Sub(l.Since) < halfMinimum {
+	if event.Ago(at, l.Since) < halfMinimum {
 		return
 	}
 	if d.Has {
@@ -128,7 +129,7 @@ func (l *load) asked(at time.Time) float64 {
 
 // hours is the length of the window.
 func (l *load) hours(at time.Time) float64 {
-	return min(at.Sub(l.Since), (loadMinutes-1)*time.Minute).Hours()
+	return min(event.Ago(at, l.Since), (loadMinutes-1)*time.Minute).Hours()
 }
 
 // RequestRate is how many requests ended an hour, over the last three hours at most; it is not known in the first half hour.

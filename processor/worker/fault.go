@@ -106,7 +106,7 @@ func later(a, b time.Time) time.Time {
 // program once the engine had been silent for a while, is an after-effect: kernels that are ended while they run (real-cases.md, 0xSero:
 // 60 to 70 s after the engine was down).
 func (f *faults) weigh(x note, exited time.Time, silent bool) {
-	if !exited.IsZero() && x.At.Sub(exited) > toldLate || silent && event.ApplicationXid(x.Code) {
+	if !exited.IsZero() && event.Ago(x.At, exited) > toldLate || silent && event.ApplicationXid(x.Code) {
 		f.After++
 		return
 	}
@@ -131,7 +131,7 @@ func (f *faults) weigh(x note, exited time.Time, silent bool) {
 
 func (f *faults) within(at time.Time) (n int) {
 	for _, t := range f.Times {
-		if at.Sub(t) < time.Hour {
+		if event.Ago(at, t) < time.Hour {
 			n++
 		}
 	}
@@ -148,12 +148,12 @@ func (w *Worker) faultFeatures(at time.Time) {
 	f, s := &w.faults, w.sample
 	if w.load.Last.After(f.EngineAt) {
 		if !f.EngineAt.IsZero() {
-			f.EngineEvery = w.load.Last.Sub(f.EngineAt)
+			f.EngineEvery = event.Ago(w.load.Last, f.EngineAt)
 		}
 		f.EngineAt = w.load.Last
 	}
 	for _, x := range f.New {
-		quiet := x.At.Sub(f.EngineAt)
+		quiet := event.Ago(x.At, f.EngineAt)
 		f.weigh(x, w.exited, !f.EngineAt.IsZero() && f.EngineEvery > 0 && quiet > engineSilent && quiet > 3*f.EngineEvery)
 	}
 	f.New = f.New[:0]

@@ -108,7 +108,7 @@ func (w *Worker) features(at time.Time) {
 	if s := w.Who.GetStartTime(); s != nil && s.AsTime().Before(start) {
 		start = s.AsTime()
 	}
-	w.sample.SetNumber(pointIDs.age, at.Sub(start).Hours())
+	w.sample.SetNumber(pointIDs.age, event.Ago(at, start).Hours())
 }
 
 // newest sets the values as they were read; of several GPUs that of the one that leads.
@@ -143,22 +143,23 @@ func (w *Worker) leading(series int) int {
 // judgePoints judges the series whose points changed: at quiet points where there are any of late, else at matched load.
 func (w *Worker) judgePoints(changed bits) {
 	w.residues()
-	points := w.points()
+	at := desks.Get().(*desk)
+	defer at.leave()
+	at.points = w.points(at.points[:0])
+	points := at.points
 	matched := w.busyToo(points)
 	w.sample.SetBool(pointIDs.matched, matched)
 	w.sample.SetBool(pointIDs.inferred, len(w.quiet.Points) > 0 && (w.now.engine == nil || w.now.engine.Waiting == nil))
 	count, hours := len(points), 0.0
 	if count > 0 {
-		hours = points[count-1].at().Sub(points[0].at()).Hours()
+		hours = event.Ago(points[count-1].at(), points[0].at()).Hours()
 		w.movers(points)
 	}
-	at := desks.Get().(*desk)
-	defer desks.Put(at)
 	for c := range w.calls {
 		series, _ := seriesOf(c)
 		if matched {
 			if s, ok := w.match.levels(series, c, len(w.level), w.warm()); ok && w.basis.window {
-				w.calls[c].judge(series, s, w, &at.Scratch)
+				w.calls[c].judge(series, &s, w, at)
 				if count = len(s.Hours); count > 0 {
 					hours = s.Hours[count-1]
 				}
@@ -168,10 +169,11 @@ func (w *Worker) judgePoints(changed bits) {
 		if changed.has(c) {
 			of := points
 			if series == graphs {
-				of = w.quiet.comparables(nil, w.warm(), view.alike)
+				at.pools = w.quiet.comparables(at.pools[:0], w.warm(), view.alike)
+				of = at.pools
 			}
-			at.sight.take(series, c, of)
-			w.calls[c].judge(series, at.sight, w, &at.Scratch)
+			at.sight.take(series, c, of, at.spreads[:0])
+			w.calls[c].judge(series, &at.sight, w, at)
 		}
 	}
 	w.sample.SetNumber(pointIDs.count, float64(count))
@@ -182,9 +184,9 @@ func (w *Worker) judgePoints(changed bits) {
 	w.proofs()
 }
 
-// points are the quiet points after warm-up that are comparable to the newest one, oldest first.
-func (w *Worker) points() []view {
-	return w.quiet.comparables(nil, w.warm(), view.comparable)
+// points appends the quiet points after warm-up that are comparable to the newest one, oldest first.
+func (w *Worker) points(dst []view) []view {
+	return w.quiet.comparables(dst, w.warm(), view.comparable)
 }
 
 // busyToo says that quiet points are missing, or long past, so that a busy worker is compared with itself at the same load.
@@ -192,30 +194,38 @@ func (w *Worker) busyToo(points []view) bool {
 	if len(w.match.Work) < matchCells {
 		return false
 	}
-	return len(points) == 0 || w.tick.Sub(points[len(points)-1].at()).Hours() > trend.CallHours
+	return len(points) == 0 || event.Ago(w.tick, points[len(points)-1].at()).Hours() > trend.CallHours
 }
 
 // take makes s one column of quiet points, with the noise: the larger of the floor and the median spread inside points.
-func (s *sight) take(series, column int, points []view) {
-	s.Hours, s.Level, s.Work, s.Sigma = s.Hours[:0], s.Level[:0], s.Work[:0], floors[series]
+func (s *sight) take(series, column int, points []view, spreads []float64) {
+	s.Hours, s.Level, s.Work, s.points, s.Sigma = s.Hours[:0], s.Level[:0], s.Work[:0], s.points[:0], floors[series]
 	if len(points) == 0 {
 		return
 	}
+	from := points[0].Unix
 	s.From = points[0].at()
-	spreads := make([]float64, 0, maxPoints)
 	for _, p := range points {
 		low := p.low(column)
 		if math.IsNaN(low) {
 			continue
 		}
-		s.Hours = append(s.Hours, p.at().Sub(s.From).Hours())
+		s.Hours = append(s.Hours, (time.Duration(p.Unix-from) * time.Microsecond).Hours())
 		s.Level = append(s.Level, low)
-		s.Work = append(s.Work, p.Work)
+		s.points = append(s.points, p.point)
 		spreads = append(spreads, p.spread(column))
 	}
 	if len(spreads) > 0 {
 		s.Sigma = max(s.Sigma, trend.Median(spreads))
 	}
+}
+
+// workAt is the work done until a level.
+func (s *sight) workAt(i int) *tally {
+	if len(s.Work) > 0 {
+		return &s.Work[i]
+	}
+	return &s.points[i].Work
 }
 
 // publish sets what was concluded about a series.
@@ -284,20 +294,34 @@ func (w *Worker) Called(series string) (onset time.Time, called bool) {
 // sentence.
 func (w *Worker) Proven(series string) (sentence string, proven bool) {
 	i := seriesIndex(series)
-	if i < 0 {
+	c, proven := w.proven(i)
+	if !proven {
 		return "", false
 	}
+	return w.calls[c].proof(i), true
+}
+
+// IsProven says what Proven does, without the sentence.
+func (w *Worker) IsProven(series string) bool {
+	_, proven := w.proven(seriesIndex(series))
+	return proven
+}
+
+// proven also returns the last of the columns, whose proof is told.
+func (w *Worker) proven(series int) (last int, proven bool) {
+	if series < 0 {
+		return 0, false
+	}
 	for card := range max(1, len(w.now.cards)) {
-		c := column(i, card)
-		if c >= len(w.calls) || !w.calls[c].Proven {
-			return "", false
+		last = column(series, card)
+		if last >= len(w.calls) || !w.calls[last].Proven {
+			return last, false
 		}
-		sentence = w.calls[c].proof(i)
-		if i >= deviceSeries {
+		if series >= deviceSeries {
 			break
 		}
 	}
-	return sentence, true
+	return last, true
 }
 
 // Slope returns the growth that the calls are made on.

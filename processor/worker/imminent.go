@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"lowtide/event"
 	"lowtide/processor/trend"
 	"lowtide/rules/variable"
 )
@@ -53,7 +54,7 @@ func (t *track) add(at time.Time, v float64, warm time.Time) {
 		t.First = now
 	case now-t.Newest > int64(trackGap/time.Second):
 		t.N, t.Repeats = 0, 0
-	case last >= 0 && at.Sub(time.Unix(t.At[last], 0)) < trackMinute:
+	case last >= 0 && event.Ago(at, time.Unix(t.At[last], 0)) < trackMinute:
 		t.Value[last], t.Newest = min(t.Value[last], v), now
 		return
 	}
@@ -84,11 +85,25 @@ func (t *track) leave(at int64, level float64) {
 	}
 }
 
+// take judges a point that came. While the load is not settled, or the line began before warm-up ended, nothing is believed.
+func (t *track) take(believed, ready bool, caches float64) {
+	turned := t.Turned
+	t.Turned = false
+	if turned {
+		t.ready(ready)
+	}
+	switch {
+	case !believed:
+		t.Repeats = 0
+	case turned:
+		t.judge(caches)
+	}
+}
+
 // judge looks for a straight rise, once a point; caches is what declared caches may still take up. A rise must be certain (the 95 %
 // bounds widened by the serial correlation of what the line leaves over), it must go on, it must be made of more than two steps, and it
 // must lead above where the worker has been in the last hours: what is given back in time is no exhaustion.
 func (t *track) judge(caches float64) {
-	t.Turned = false
 	if !t.rises(caches) {
 		t.Repeats = 0
 		return
@@ -101,8 +116,17 @@ func (t *track) rises(caches float64) bool {
 		return false
 	}
 	n := len(t.Value) - 1
-	if rise := min(t.Value[n], t.Value[n-1], t.Value[n-2]) - min(t.Value[0], t.Value[1], t.Value[2]); rise < trackRate*float64(t.At[n]-t.At[0])/3600/2 {
+	last := min(t.Value[n], t.Value[n-1], t.Value[n-2])
+	rise := last - min(t.Value[0], t.Value[1], t.Value[2])
+	if rise < trackRate*float64(t.At[n]-t.At[0])/3600/2 {
 		return false // nearly always the end
+	}
+	high, least := t.usual()
+	if last <= high+trackSwing*(high-least) {
+		return false
+	}
+	if caches > 0 && last-t.Least <= 1.05*caches+trackSlack {
+		return false
 	}
 	var x, y [trackPoints]float64
 	var low [len(t.Value)]float64
@@ -110,15 +134,6 @@ func (t *track) rises(caches float64) bool {
 	for i := range y {
 		at := i + trackWindow - 1
 		x[i], y[i] = float64(t.At[at]-t.At[trackWindow-1])/3600, low[at]
-	}
-	last := y[trackPoints-1]
-	rise := last - y[0]
-	high, least := t.usual()
-	if last <= high+trackSwing*(high-least) {
-		return false
-	}
-	if caches > 0 && last-t.Least <= 1.05*caches+trackSlack {
-		return false
 	}
 	var most, next float64
 	for i := 1; i < trackPoints; i++ {
@@ -189,17 +204,11 @@ var imminentIDs = struct{ growth, low, high, hostLow, hostHigh variable.ID }{
 func (w *Worker) imminent(at time.Time) {
 	l, r := &w.load, &w.load.Room
 	is := !w.ready.IsZero() && !at.Before(w.ready)
-	settled := !at.Before(l.Warm) && !l.Last.IsZero() && at.Sub(l.Last) <= loadGap && l.RisingKnown && !l.Rising && !l.Progress.Sleeping
+	settled := !at.Before(l.Warm) && !l.Last.IsZero() && event.Ago(at, l.Last) <= loadGap && l.RisingKnown && !l.Rising && !l.Progress.Sleeping
 	growth, low, high := nan, nan, nan
 	for i := range r.Cards {
 		t := &r.Cards[i].Track
-		if t.Turned {
-			t.ready(is)
-			t.judge(r.Caps.Card)
-		}
-		if !settled || t.began(at, l.Warm) {
-			t.Repeats = 0
-		}
+		t.take(settled && !t.began(at, l.Warm), is, r.Caps.Card)
 		if t.Repeats < trackRepeats || i >= len(w.now.cards) || w.now.cards[i].allocator == nil {
 			continue
 		}
@@ -211,13 +220,7 @@ func (w *Worker) imminent(at time.Time) {
 		r.RoseAt = at
 	}
 	t := &r.Host
-	if t.Turned {
-		t.ready(is)
-		t.judge(r.Caps.Host)
-	}
-	if !settled || t.began(at, l.Warm) {
-		t.Repeats = 0
-	}
+	t.take(settled && !t.began(at, l.Warm), is, r.Caps.Host)
 	hostLow, hostHigh := nan, nan
 	if p := w.now.process; p != nil && t.Repeats >= trackRepeats {
 		room := max(0, number(p.CgroupLimitBytes)-hostHeld(p))

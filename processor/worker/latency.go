@@ -40,7 +40,7 @@ func (b *baseline) learn(at time.Time, v float64, warm bool) {
 	if warm && !b.Warm {
 		b.N, b.Next, b.Warm = 0, 0, true
 	}
-	if b.N >= learnFirst && at.Sub(b.At) < learnEvery {
+	if b.N >= learnFirst && event.Ago(at, b.At) < learnEvery {
 		return
 	}
 	b.Values[b.Next] = float32(v)
@@ -88,7 +88,7 @@ type recent struct {
 
 // add says whether three of the last six windows were bad: one bad window is noise.
 func (r *recent) add(at time.Time, bad bool) bool {
-	if at.Sub(r.At) > paceStale {
+	if event.Ago(at, r.At) > paceStale {
 		r.Bits = 0
 	}
 	r.At, r.Bits = at, r.Bits<<1&0x3f
@@ -201,7 +201,7 @@ func (l *latency) observe(at time.Time, e *event.Engine, finished uint64, warm t
 	}
 	settled := !warm.IsZero() && !at.Before(warm)
 	l.Objective.observe(at, e, settled, gap)
-	if at.Sub(l.Since) < paceWindow {
+	if event.Ago(at, l.Since) < paceWindow {
 		return
 	}
 	running := l.Running / l.Samples
@@ -229,7 +229,7 @@ func (o *objective) observe(at time.Time, e *event.Engine, settled, gap bool) {
 	}
 	o.All, o.Met = o.All+all, o.Met+min(met, all)
 	o.Queued = o.Queued || *e.Waiting > 0
-	switch age := at.Sub(o.Since); {
+	switch age := event.Ago(at, o.Since); {
 	case age < paceWindow || o.All < sloRequests && age < 10*time.Minute:
 		return
 	case o.All >= sloRequests:

@@ -86,7 +86,7 @@ func (l *load) observe(at time.Time, e *event.Engine) {
 	if e == nil || e.Running == nil || e.Waiting == nil || !l.Last.IsZero() && at.Before(l.Last) {
 		return
 	}
-	gap := l.Last.IsZero() || at.Sub(l.Last) > loadGap
+	gap := l.Last.IsZero() || event.Ago(at, l.Last) > loadGap
 	if gap {
 		l.Since, l.Ring, l.Window = at, [loadMinutes]minute{}, minute{}
 	}
@@ -157,12 +157,12 @@ func (l *load) wait() float64 {
 	if !l.covered() || l.Window.Finished == 0 {
 		return nan
 	}
-	span := min(l.Last.Sub(l.Since), loadMinutes*time.Minute).Seconds()
+	span := min(event.Ago(l.Last, l.Since), loadMinutes*time.Minute).Seconds()
 	return float64(l.Window.Waiting) / float64(l.Window.Samples) * span / float64(l.Window.Finished)
 }
 
 // covered says that the window holds enough to speak of shares.
-func (l *load) covered() bool { return l.Window.Samples >= 3 && l.Last.Sub(l.Since) >= loadSpan }
+func (l *load) covered() bool { return l.Window.Samples >= 3 && event.Ago(l.Last, l.Since) >= loadSpan }
 
 // slopeOfWaiting is NaN for a window that is too short.
 func (l *load) slopeOfWaiting() float64 {
@@ -196,10 +196,11 @@ func (l *load) rises() (rising, known bool) {
 	return runs > 1.15*ran+1 || now.KVs > 0 && then.KVs > 0 && holds > held+0.05e6, true
 }
 
-// sum adds up minutes by their age, from inclusive, to exclusive.
+// sum adds up what rises asks about minutes by their age, from inclusive, to exclusive.
 func (l *load) sum(from, to int64) (s minute) {
 	for age := from; age < to; age++ {
-		s.add(&l.Ring[slot(l.Newest-age)])
+		m := &l.Ring[slot(l.Newest-age)]
+		s.Samples, s.KVs, s.Running, s.KV = s.Samples+m.Samples, s.KVs+m.KVs, s.Running+m.Running, s.KV+m.KV
 	}
 	return s
 }
@@ -293,7 +294,7 @@ func (w *Worker) engineFeatures() {
 }
 
 // within says that something happened in the last `pair` length.
-func within(at, when time.Time) bool { return !when.IsZero() && at.Sub(when) < symptomWindow }
+func within(at, when time.Time) bool { return !when.IsZero() && event.Ago(at, when) < symptomWindow }
 
 // hourly counts in twelve parts of an hour, so that the count of the last hour is between 55 and 60 minutes long.
 type hourly struct {

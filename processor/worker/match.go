@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"lowtide/event"
 	"lowtide/processor/trend"
 )
 
@@ -15,6 +16,7 @@ const (
 	matchSamples = 2  // of one load in one window, for its lowest to mean anything
 	matchRepeats = 3  // windows in which a load must come back to be compared
 	matchCells   = 4  // windows that must be comparable, as quiet points
+	maxBins      = 41 << 5
 )
 
 // match compares a worker that never drains with itself at the same load: per half hour and load (what runs, how full the KV cache
@@ -35,14 +37,34 @@ type cell struct {
 
 func (c *cell) more(samples uint8) { c.Samples += min(samples, math.MaxUint8-c.Samples) }
 
-// matched lists the columns that are compared: of the process, then of each GPU.
-func matched(dst []int, columns int) []int {
-	for c := range columns {
-		if s, _ := seriesOf(c); matchable[s] {
-			dst = append(dst, c)
+// The columns that are compared, of the process and of each GPU, and how many there are.
+var matchedOwn, matchedDevice = func() (own, device []int) {
+	for series, is := range matchable {
+		switch {
+		case is && series < deviceSeries:
+			device = append(device, series)
+		case is:
+			own = append(own, series-deviceSeries)
 		}
 	}
-	return dst
+	return own, device
+}()
+
+// width is the number of columns that are compared.
+func width(columns int) int {
+	return len(matchedOwn) + (columns-ownSeries)/deviceSeries*len(matchedDevice)
+}
+
+// place is that of a column among those that are compared, -1 for the others.
+func place(column int) int {
+	series, card := seriesOf(column)
+	if card < 0 {
+		return slices.Index(matchedOwn, column)
+	}
+	if i := slices.Index(matchedDevice, series); i >= 0 {
+		return len(matchedOwn) + card*len(matchedDevice) + i
+	}
+	return -1
 }
 
 // bin is what a load is compared by. What runs is told apart by factors of √2, the cache in tenths.
@@ -55,20 +77,34 @@ func bin(running, waiting uint64, kv float64) uint16 {
 	if waiting > 0 {
 		queue = 1
 	}
-	return uint16(math.Round(2*math.Log2(float64(min(running, 1<<20))+1)))<<5 | tenth<<1 | queue
+	return step(running)<<5 | tenth<<1 | queue
 }
+
+// step is how many factors of √2 some running requests are.
+func step(running uint64) uint16 {
+	if running < uint64(len(usualSteps)) {
+		return usualSteps[running]
+	}
+	return uint16(math.Round(2 * math.Log2(float64(min(running, 1<<20))+1)))
+}
+
+var usualSteps = func() (all [256]uint16) {
+	for running := range all {
+		all[running] = uint16(math.Round(2 * math.Log2(float64(running)+1)))
+	}
+	return all
+}()
 
 // observe takes one sample of a busy worker. It returns true when a window was completed before it.
 func (m *match) observe(moment time.Time, load uint16, values []float64, work axes) (completed bool) {
-	var room [deviceSeries * maxCards]int
-	columns := matched(room[:0], len(values))
-	if m.Start.IsZero() || len(columns) != m.Low.Width {
-		*m = match{Start: moment, Length: matchWindow, Low: matrix[float32]{Width: len(columns)}} // another GPU: what was kept has no place for it
+	if w := width(len(values)); m.Start.IsZero() || w != m.Low.Width {
+		*m = match{Start: moment, Length: matchWindow, Low: matrix[float32]{Width: w}} // another GPU: what was kept has no place for it
 	}
-	for moment.Sub(m.Start) >= maxWindows*m.Length {
+	age := event.Ago(moment, m.Start)
+	for age >= maxWindows*m.Length {
 		m.halve()
 	}
-	window := uint8(moment.Sub(m.Start) / m.Length)
+	window := uint8(age / m.Length)
 	completed = len(m.Work) > 0 && int(window) >= len(m.Work)
 	for len(m.Work) <= int(window) {
 		m.Work = push(m.Work, work.tally())
@@ -80,22 +116,31 @@ func (m *match) observe(moment time.Time, load uint16, values []float64, work ax
 	}
 	m.Cells[at].more(1)
 	low := m.Low.row(at)
-	for i, c := range columns {
-		if v := held(values, c); !(float64(low[i]) <= v) && !math.IsNaN(v) {
-			low[i] = float32(v)
+	for i, c := range matchedOwn {
+		least(&low[i], values[c])
+	}
+	low = low[len(matchedOwn):]
+	for card := values[ownSeries:]; len(card) >= deviceSeries; card = card[deviceSeries:] {
+		for i, series := range matchedDevice {
+			least(&low[i], held(card, series))
 		}
+		low = low[len(matchedDevice):]
 	}
 	return completed
 }
 
-// held is the value of a column as it is compared. A busy worker shows no two points with the same private pools, as a quiet one does,
-// so that what they hold is taken out of its live memory instead.
-func held(values []float64, c int) float64 {
-	v := values[c]
-	if series, card := seriesOf(c); series == live {
-		if pools := values[column(graphs, card)]; !math.IsNaN(pools) {
-			v -= pools
-		}
+func least(low *float32, v float64) {
+	if !(float64(*low) <= v) && v == v {
+		*low = float32(v)
+	}
+}
+
+// held is the value of a series of a GPU as it is compared. A busy worker shows no two points with the same private pools, as a quiet
+// one does, so that what they hold is taken out of its live memory instead.
+func held(card []float64, series int) float64 {
+	v := card[series]
+	if pools := card[graphs]; series == live && pools == pools {
+		v -= pools
 	}
 	return v
 }
@@ -149,46 +194,47 @@ type sight struct {
 	From  time.Time // hour zero
 	Hours []float64
 	Level []float64
-	Work  []tally
+	Work  []tally // of levels at matched load; workAt knows that of quiet points too
 	Sigma float64
+
+	points []*point // of quiet levels
 }
 
 // levels returns what a series holds apart from its load, by window: the effect of time in an additive model of load and time, fitted
 // by Tukey's median polish (Exploratory Data Analysis, 1977, chapter 11), which a burst or a wrong reading moves little. The last
 // window is left out while it is being filled. The noise is the larger of the floor and the spread of what the model leaves.
 func (m *match) levels(series, column, columns int, from time.Time) (s sight, ok bool) {
-	order := matched(nil, columns)
-	index := slices.Index(order, column)
-	if index < 0 || len(order) != m.Low.Width {
+	index := place(column)
+	if index < 0 || width(columns) != m.Low.Width {
 		return sight{}, false
 	}
-	seen := make(map[uint16]int, matchBins)
-	usable := func(c cell) bool {
-		return int(c.Window) < len(m.Work)-1 && c.Samples >= matchSamples && !m.Start.Add(time.Duration(c.Window)*m.Length).Before(from)
+	first := 0 // window that begins after warm-up
+	for first < len(m.Work) && m.Start.Add(time.Duration(first)*m.Length).Before(from) {
+		first++
 	}
+	var seen [maxBins]uint8
+	cells := make([]polished, 0, len(m.Cells))
 	for i, c := range m.Cells {
-		if usable(c) && !math.IsNaN(float64(m.Low.row(i)[index])) {
+		v := m.Low.row(i)[index]
+		if v == v && int(c.Window) >= first && int(c.Window) < len(m.Work)-1 && c.Samples >= matchSamples && int(c.Bin) < maxBins {
+			cells = append(cells, polished{int(c.Window), int(c.Bin), float64(v)})
 			seen[c.Bin]++
 		}
 	}
-	var cells []polished
-	for i, c := range m.Cells {
-		v := float64(m.Low.row(i)[index])
-		if usable(c) && seen[c.Bin] >= matchRepeats && !math.IsNaN(v) {
-			cells = append(cells, polished{int(c.Window), int(c.Bin), v})
-		}
-	}
+	cells = slices.DeleteFunc(cells, func(c polished) bool { return seen[c.bin] < matchRepeats })
 	times, left := polish(cells)
 	windows := make([]int, 0, len(times))
-	for w := range times {
-		windows = append(windows, w)
+	for w, v := range times {
+		if v == v {
+			windows = append(windows, w)
+		}
 	}
-	slices.Sort(windows)
 	if len(windows) < matchCells {
 		return sight{}, false
 	}
 	s.From = m.Start.Add(time.Duration(windows[0]) * m.Length).Add(m.Length / 2)
-	var steps []float64
+	s.Hours, s.Level, s.Work = make([]float64, 0, len(windows)), make([]float64, 0, len(windows)), make([]tally, 0, len(windows))
+	steps := make([]float64, 0, len(windows))
 	for i, w := range windows {
 		s.Hours = append(s.Hours, float64(w-windows[0])*m.Length.Hours())
 		s.Level = append(s.Level, times[w])
@@ -209,36 +255,73 @@ type polished struct {
 
 const polishRounds = 12
 
-// polish fits value = load + time by medians, and returns the effect of time with the common level in it, and what is left.
-func polish(cells []polished) (times map[int]float64, left []float64) {
-	times = make(map[int]float64)
-	bins := make(map[int]float64)
-	effects := func(of func(polished) int, other func(polished) float64, into map[int]float64) {
-		values := make(map[int][]float64)
-		for _, c := range cells {
-			values[of(c)] = append(values[of(c)], c.value-other(c))
-		}
-		for k, v := range values {
-			into[k] = trend.Median(v)
-		}
+// polish fits value = load + time by medians, and returns the effect of time with the common level in it, by window and NaN where there
+// is no cell, and what is left. The cells come in the order of windows.
+func polish(cells []polished) (times, left []float64) {
+	if len(cells) == 0 {
+		return nil, nil
 	}
+	bins := make([]int, len(cells))
+	for i, c := range cells {
+		bins[i] = c.bin
+	}
+	slices.Sort(bins)
+	bins = slices.Compact(bins)
+	loads, times := make([]float64, len(bins)), make([]float64, cells[len(cells)-1].window+1)
+	order, byLoad, next := make([]entry, len(cells)), make([]entry, len(cells)), make([]int, len(bins)+1)
+	for i, c := range cells {
+		load, _ := slices.BinarySearch(bins, c.bin)
+		order[i] = entry{c.window, load, c.value}
+		next[load+1]++
+	}
+	for load := range bins {
+		next[load+1] += next[load]
+	}
+	for _, e := range order {
+		byLoad[next[e.load]] = e
+		next[e.load]++
+	}
+	values := make([]float64, 0, len(cells))
+	before := make([]float64, len(times))
 	for range polishRounds {
-		effects(func(c polished) int { return c.bin }, func(c polished) float64 { return times[c.window] }, bins)
-		effects(func(c polished) int { return c.window }, func(c polished) float64 { return bins[c.bin] }, times)
+		copy(before, times)
+		for from := 0; from < len(byLoad); {
+			to := from
+			values = values[:0]
+			for ; to < len(byLoad) && byLoad[to].load == byLoad[from].load; to++ {
+				values = append(values, byLoad[to].value-times[byLoad[to].window])
+			}
+			loads[byLoad[from].load], from = trend.Median(values), to
+		}
+		for from := 0; from < len(order); {
+			to := from
+			values = values[:0]
+			for ; to < len(order) && order[to].window == order[from].window; to++ {
+				values = append(values, order[to].value-loads[order[to].load])
+			}
+			times[order[from].window], from = trend.Median(values), to
+		}
+		if slices.Equal(before, times) {
+			break // and so would every further round
+		}
 	}
-	var loads []float64
-	for _, v := range bins {
-		loads = append(loads, v)
-	}
-	common := 0.0
-	if len(loads) > 0 {
-		common = trend.Median(loads)
-	}
-	for _, c := range cells {
-		left = append(left, c.value-bins[c.bin]-times[c.window])
+	common := trend.Median(loads)
+	left = values[:0]
+	seen := make([]bool, len(times))
+	for _, e := range order {
+		left = append(left, e.value-loads[e.load]-times[e.window])
+		seen[e.window] = true
 	}
 	for w := range times {
-		times[w] += common
+		if times[w] += common; !seen[w] {
+			times[w] = nan
+		}
 	}
 	return times, left
+}
+
+// entry is a cell with the number of its load.
+type entry struct {
+	window, load int
+	value        float64
 }

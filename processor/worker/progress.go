@@ -98,17 +98,17 @@ func (p *progress) spin() bool { return p.Spin && p.Devices >= stallSamples }
 // with nobody else on it, or it idles although something waits. A number of running requests that is left behind on an idle device is a
 // frozen gauge.
 func (p *progress) stalled(at, warm time.Time) bool {
-	still := at.Sub(p.MovedAt)
+	still := event.Ago(at, p.MovedAt)
 	if p.Running+p.Waiting == 0 || p.Sleeping || still < stallAfter || p.Samples < stallSamples || !p.Ever && at.Before(warm) {
 		return false
 	}
 	if !p.Counts && still < stallAlone {
 		return false
 	}
-	if still < stallFilling && p.Running > 0 && !p.FilledAt.Before(p.MovedAt) && at.Sub(p.FilledAt) < stallAfter {
+	if still < stallFilling && p.Running > 0 && !p.FilledAt.Before(p.MovedAt) && event.Ago(at, p.FilledAt) < stallAfter {
 		return false
 	}
-	if at.Sub(p.ChangedAt) < stallAfter && p.CameAt.After(p.MovedAt) {
+	if event.Ago(at, p.ChangedAt) < stallAfter && p.CameAt.After(p.MovedAt) {
 		return true
 	}
 	if p.idle() {
@@ -133,10 +133,10 @@ func (w *Worker) progressFeatures(at time.Time) {
 		return // an engine that counts nothing cannot be seen to move
 	}
 	if l.Fresh {
-		s.SetNumber(progressIDs.seconds, l.Last.Sub(p.MovedAt).Seconds())
-		s.SetNumber(progressIDs.frozen, l.Last.Sub(p.ChangedAt).Seconds())
+		s.SetNumber(progressIDs.seconds, event.Ago(l.Last, p.MovedAt).Seconds())
+		s.SetNumber(progressIDs.frozen, event.Ago(l.Last, p.ChangedAt).Seconds())
 		if p.stalled(l.Last, l.Warm) {
-			p.StalledAt, p.StalledFor = l.Last, l.Last.Sub(p.MovedAt)
+			p.StalledAt, p.StalledFor = l.Last, event.Ago(l.Last, p.MovedAt)
 		}
 	}
 	s.SetBool(progressIDs.stalled, within(at, p.StalledAt))

@@ -48,7 +48,7 @@ func (q *quality) moment(at, tick time.Time) time.Time {
 	if q.Shift != 0 {
 		at = at.Add(q.Shift)
 	}
-	apart := at.Sub(tick)
+	apart := event.Ago(at, tick)
 	if tick.IsZero() || apart >= -stepBack && apart <= leap {
 		if apart >= 0 {
 			q.Backs = 0

@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"lowtide/event"
 )
 
 const (
@@ -83,30 +85,43 @@ func (p view) samePools(q view) bool {
 	return true
 }
 
+// unknownTo makes columns up to a number of them, of which nothing was read.
+func unknownTo(low []float32, columns int) []float32 {
+	n := len(low)
+	if n >= columns {
+		return low
+	}
+	low = slices.Grow(low, columns-n)[:columns]
+	forget(low[n:])
+	return low
+}
+
 // merge takes one more sample in. It returns the columns whose lowest value changed, as bits.
 func (p *stay) merge(moment time.Time, values []float64, work axes, s state) (changed bits) {
 	if p.At.IsZero() {
 		p.At = moment
 	}
-	for len(p.Low) < len(values) {
-		p.Low, p.High = append(p.Low, float32(math.NaN())), append(p.High, float32(math.NaN()))
-	}
+	p.Low, p.High = unknownTo(p.Low, len(values)), unknownTo(p.High, len(values))
+	low, high := p.Low[:len(values)], p.High[:len(values)]
 	for i, v := range values {
 		if math.IsNaN(v) {
 			continue
 		}
 		v := float32(v)
-		if !(p.Low[i] <= v) {
-			p.Low[i] = v
+		if !(low[i] <= v) {
+			low[i] = v
 			changed.set(i)
 		}
-		if !(p.High[i] >= v) {
-			p.High[i] = v
+		if !(high[i] >= v) {
+			high[i] = v
 		}
 	}
 	p.Work, p.State = work, s
 	return changed
 }
+
+// clear forgets the samples, not the room for them.
+func (p *stay) clear() { *p = stay{Low: p.Low[:0], High: p.High[:0]} }
 
 // quiet finds quiet points in the samples of one worker: nothing runs and nothing waits, for 30 s or two samples.
 type quiet struct {
@@ -141,23 +156,24 @@ func (q *quiet) observe(moment time.Time, doing activity, values []float64, work
 		return bits{}
 	}
 	if q.Since.IsZero() {
-		q.Since, q.Samples, q.Open = moment, 0, stay{}
+		q.Since, q.Samples = moment, 0
+		q.Open.clear()
 	}
 	q.Samples++
 	changed = q.Open.merge(moment, values, work, s)
 	progress := work.progress()
 	switch {
-	case q.Kept && moment.Sub(q.Last) < quietIdle:
+	case q.Kept && event.Ago(moment, q.Last) < quietIdle:
 		newest := &q.Points[len(q.Points)-1] // still the same quiet: its lowest may come later
 		newest.Release, newest.Figures, newest.Work = q.release(q.Open.State.Release), q.Open.State.Figures, q.Open.Work.tally()
 		q.put(len(q.Points) - 1)
 		return changed
-	case q.Samples < 2 || moment.Sub(q.Since) < quietHold:
-	case !q.Last.IsZero() && moment.Sub(q.Last) < quietEvery:
-	case !q.Last.IsZero() && progress == q.Progress && moment.Sub(q.Last) < quietIdle:
+	case q.Samples < 2 || event.Ago(moment, q.Since) < quietHold:
+	case !q.Last.IsZero() && event.Ago(moment, q.Last) < quietEvery:
+	case !q.Last.IsZero() && progress == q.Progress && event.Ago(moment, q.Last) < quietIdle:
 	default:
 		if q.Kept { // an hour of idling: a new point of its own
-			q.Open = stay{}
+			q.Open.clear()
 			q.Open.merge(moment, values, work, s)
 		}
 		q.keep(moment, progress)

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"lowtide/event"
@@ -95,9 +96,9 @@ func (r *reading) endTick() {
 // process used = reserved + outside; reserved = active + cached; active = live + awaiting (vocabulary.md). dst is a column's value
 // each and grows with the GPUs.
 func (r *reading) levels(dst []float64, engine string) []float64 {
-	dst = dst[:0]
-	for range columnsOf(len(r.cards)) {
-		dst = append(dst, math.NaN())
+	dst = slices.Grow(dst[:0], columnsOf(len(r.cards)))[:columnsOf(len(r.cards))]
+	for i := range dst {
+		dst[i] = nan
 	}
 	pin := math.NaN()
 	for i := range r.cards {
@@ -154,18 +155,18 @@ func (r *reading) host(dst []float64, pin float64) {
 
 // oomsTotal is the allocator's own count over all GPUs, nil when no allocator keeps one.
 func (r *reading) oomsTotal() *uint64 {
-	var sum uint64
-	var known bool
+	var total *uint64
 	for i := range r.cards {
-		if a := r.cards[i].allocator; a != nil && a.OomsTotal != nil {
-			sum += *a.OomsTotal
-			known = true
+		a := r.cards[i].allocator
+		switch {
+		case a == nil || a.OomsTotal == nil:
+		case total == nil:
+			total = a.OomsTotal
+		default:
+			total = event.Ptr(*total + *a.OomsTotal)
 		}
 	}
-	if !known {
-		return nil
-	}
-	return &sum
+	return total
 }
 
 // utilization is that of the busiest of the worker's GPUs, NaN when none says.

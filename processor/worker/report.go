@@ -64,7 +64,7 @@ func (w *Worker) Report() Report {
 	word, why := w.verdict()
 	r := Report{Key: w.Key, Slot: w.Slot, Instance: w.Instance, Who: w.Who, Host: w.Host, Config: w.Config, First: w.First, Last: w.Last, Ready: w.ready,
 		Verdict: word, Why: why, Cards: w.cardReports(), Missing: w.Missing(), Quality: w.quality.remarks(w.counters.Resets)}
-	points := w.points()
+	points := w.points(nil)
 	r.Quiet.Count = w.Points()
 	r.Quiet.Hours, _ = w.sample.Number(pointIDs.hours)
 	r.Quiet.Matched, _ = w.sample.Bool(pointIDs.matched)

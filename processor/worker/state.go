@@ -202,7 +202,7 @@ func (q *quiet) whole(widest int) bool {
 
 func (m *match) whole(tick time.Time) bool {
 	return stretched(m.Start, tick, m.Length, matchWindow) && len(m.Work) <= maxWindows && len(m.Cells) <= maxWindows*matchBins &&
-		m.Low.rows() == len(m.Cells) && m.Low.Width <= len(matched(nil, columnsOf(maxCards)))
+		m.Low.rows() == len(m.Cells) && m.Low.Width <= width(columnsOf(maxCards))
 }
 
 func (t *trace) whole(tick time.Time, widest int) bool {

@@ -3,6 +3,8 @@ package worker
 import (
 	"math"
 	"time"
+
+	"lowtide/event"
 )
 
 // maxDots bounds a trace, to about what a plot is wide; then two stretches become one.
@@ -19,15 +21,16 @@ func (t *trace) observe(moment time.Time, values []float64) {
 	if t.Start.IsZero() {
 		t.Start, t.Length = moment, time.Minute
 	}
-	for moment.Sub(t.Start) >= maxDots*t.Length {
+	age := event.Ago(moment, t.Start)
+	for age >= maxDots*t.Length {
 		t.halve()
 	}
-	i := int(moment.Sub(t.Start) / t.Length)
+	i := int(age / t.Length)
 	t.Low.widen(len(values))
 	for t.Low.rows() <= i {
 		t.Low.add()
 	}
-	low := t.Low.row(i)
+	low := t.Low.row(i)[:len(values)]
 	for c, v := range values {
 		if v := float32(v); v == v && !(low[c] <= v) {
 			low[c] = v

@@ -21,7 +21,7 @@ var bySeries = [...]int{live, outside, graphs, awaiting, pinned, anon, fds, thre
 
 func (w *Worker) verdict() (word, why string) {
 	for _, i := range bySeries {
-		if c := w.leadingCall(i); c != nil && c.called() {
+		if c := w.leadingCall(i); c != nil && c.called() && !c.Filling {
 			return seriesNames[i] + " grows", event.FormatQuantity(c.Growth.Slope, units[i]) + "/h since " + c.Onset.UTC().Format("15:04")
 		}
 	}
@@ -35,7 +35,7 @@ func (w *Worker) verdict() (word, why string) {
 		return "insufficient", w.tooFew(n)
 	}
 	for _, i := range bySeries {
-		if c := w.leadingCall(i); c != nil && c.Filling && c.Growth.Low > 0 {
+		if c := w.leadingCall(i); c != nil && c.Filling && (c.Growth.Low > 0 || c.called()) {
 			return "filling", seriesNames[i] + " grows inside its declared caches"
 		}
 	}

@@ -106,8 +106,11 @@ func (w *Worker) SaidBye() bool { return w.bye }
 
 // Apply takes one event about this worker, its instance or its device. It returns true when the event closed a tick, after
 // which Sample holds the features of that tick. OOMs and lifecycle events take effect at once.
-func (w *Worker) Apply(e *event.Event) (closed bool) {
-	at := w.quality.moment(e.At(), w.tick)
+func (w *Worker) Apply(e *event.Event) (closed bool) { return w.ApplyAt(e, e.At()) }
+
+// ApplyAt is Apply for who has computed the event's time already.
+func (w *Worker) ApplyAt(e *event.Event, at time.Time) (closed bool) {
+	at = w.quality.moment(at, w.tick)
 	switch {
 	case e.Oom != nil:
 		w.ooms.event(at, e.Oom)
@@ -131,16 +134,17 @@ func (w *Worker) Apply(e *event.Event) (closed bool) {
 	if !w.now.takes(e) {
 		return false
 	}
-	if apart := at.Sub(w.tick).Abs(); apart > 0 && apart < sameTick && !w.now.has(e) {
-		at = w.tick // another sensor's word on the same moment
+	apart := event.Ago(at, w.tick)
+	if apart != 0 && apart.Abs() < sameTick && !w.now.has(e) {
+		at, apart = w.tick, 0 // another sensor's word on the same moment
 	}
-	if at.Before(w.tick) {
+	switch {
+	case apart < 0:
 		w.quality.late() // the tick it belongs to has been judged
 		return false
-	}
-	if at.After(w.tick) {
+	case apart > 0:
 		closed = w.Close()
-		w.quality.silence(at.Sub(w.tick), w.tick)
+		w.quality.silence(apart, w.tick)
 		w.tick = at
 	}
 	w.now.apply(e, w.Who)
@@ -249,8 +253,13 @@ func (w *Worker) engineActivity() activity {
 }
 
 func (w *Worker) rest(doing activity) {
-	changed := w.quiet.observe(w.tick, doing, w.level, w.counters.Work, w.state())
-	w.basis.changed = w.basis.changed.or(changed)
+	var s state
+	if doing == idle { // else there is no point to keep it with
+		s = w.state()
+	}
+	if changed := w.quiet.observe(w.tick, doing, w.level, w.counters.Work, s); changed.any() {
+		w.basis.changed = w.basis.changed.or(changed)
+	}
 	if e := w.now.engine; doing == working && e != nil && !w.tick.Before(w.warm()) {
 		if w.match.observe(w.tick, bin(e.GetRunning(), e.GetWaiting(), w.value(column(kv, 0))), w.level, w.counters.Work) {
 			w.basis.window = true
