@@ -98,7 +98,6 @@ type checker struct {
 	t      *testing.T
 	name   string
 	events int
-	card   *event.Gpu // whose processes are being summed
 	sums   map[string]uint64
 	cards  []*event.Gpu
 	last   map[string]*event.Event // by process and body
