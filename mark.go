@@ -24,7 +24,7 @@ import (
 // no kills and no crash loop.
 type MarkCommand struct {
 	Kind    string   `arg:"" enum:"deploy,start,end" help:"deploy: processes will be replaced within fifteen minutes; start, end: of an experiment, for the record."`
-	Unit    string   `placeholder:"UNIT" help:"Only this unit (container and owner, systemd unit, port-N); default: all of the host."`
+	Unit    string   `placeholder:"UNIT" help:"Only this unit (container and owner, systemd unit, port-N), as a finding writes it; a name that no process has marks nothing; default: all of the host."`
 	Host    []string `placeholder:"NAME" help:"Hosts, by name or as CLUSTER/NAME; default: every host that the stream holds events of."`
 	Cluster string   `placeholder:"NAME" help:"Only hosts of this cluster."`
 	Note    string   `placeholder:"TEXT" help:"What for; kept with the event."`
@@ -46,6 +46,9 @@ func (c *MarkCommand) Run(ctx context.Context) error {
 	}
 	if len(c.Note) > maxNote {
 		return &broker.Failure{What: fmt.Sprintf("--note: %d bytes, more than %d", len(c.Note), maxNote), Remedy: "shorten it", Code: 2}
+	}
+	if c.Unit == c.Kind || len(c.Unit) > maxNote {
+		return &broker.Failure{What: fmt.Sprintf("--unit: %q is no unit", event.Shorten(c.Unit, 64)), Remedy: "write it as it stands in a finding, or leave --unit out to mark the whole host", Code: 2}
 	}
 	address, err := processor.BrokerAddress(c.NATS, c.Data)
 	if err != nil {

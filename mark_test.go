@@ -14,6 +14,17 @@ import (
 	"lowtide/processor/broker/brokertest"
 )
 
+// What the judge would take for the whole host, or refuse, is no unit.
+func TestMarkRefusesWhatIsNoUnit(t *testing.T) {
+	for _, unit := range []string{"deploy", strings.Repeat("u", maxNote+1)} {
+		err := (&MarkCommand{Kind: "deploy", Unit: unit, NATS: "nats://127.0.0.1:1"}).Run(t.Context())
+		var coded interface{ ExitCode() int }
+		if !errors.As(err, &coded) || coded.ExitCode() != 2 || !strings.Contains(err.Error(), "--unit") {
+			t.Errorf("%.20s: %v", unit, err)
+		}
+	}
+}
+
 // A rollout of one unit is marked on the hosts that are meant, and a host that nobody has heard is refused.
 func TestMark(t *testing.T) {
 	_, _, js := brokertest.Start(t)

@@ -325,7 +325,7 @@ func (l *loop) tell(s *slot, tick time.Time, events []*event.Event, state, text 
 	if since := tick.Sub(s.told); state != s.state || since < 0 || since >= l.Interval-l.Interval/10 {
 		s.told = tick
 		events = append(events, &event.Event{Time: timestamppb.New(tick), Host: l.Host, Source: &event.SourceStatus{
-			Name: name, Status: state, Error: text, TookSeconds: event.Ptr(took.Seconds()),
+			Name: name, Status: state, Error: event.Shorten(text, 4<<10), TookSeconds: event.Ptr(took.Seconds()),
 		}})
 	}
 	if name == kernelSource {

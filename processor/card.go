@@ -33,7 +33,11 @@ var cardIDs = struct {
 // card is one device, or one instance of a divided one.
 type card struct {
 	key, uuid string
+	index     *int64 // nil until the card tells it
+	wholly    *card  // whole's answer, and of which layout
+	wholeAt   int
 	home      *host
+	kept      bool // in the host's cards
 	users     []*watched
 	sample    *variable.Sample
 	answers   answers
@@ -56,15 +60,24 @@ type card struct {
 func (h *host) card(uuid string) *card {
 	c := h.cards[uuid]
 	if c == nil {
-		c = &card{key: h.key + "/" + uuid, uuid: uuid, home: h, sample: variable.NewSample(), relatedAt: -1}
+		c = &card{key: h.key + "/" + uuid, uuid: uuid, home: h, sample: variable.NewSample(), relatedAt: -1, wholeAt: -1}
 		c.sample.SetString(cardIDs.cluster, h.name.cluster)
 		c.sample.SetString(cardIDs.host, h.name.name)
 		if len(h.cards) < maxCards { // beyond that somebody makes names up, and nothing is remembered
-			h.cards[uuid] = c
+			h.cards[uuid], c.kept = c, true
+			h.layout++
 		}
 	}
 	c.heard = h.elapsed
 	return c
+}
+
+// card returns a card of the worker's host that is remembered, nil for another one.
+func (w *watched) card(uuid string) *card {
+	if len(w.cards) > 0 && w.cards[0].uuid == uuid && w.cards[0].kept {
+		return w.cards[0] // most workers have one
+	}
+	return w.home.cards[uuid]
 }
 
 func (h *host) sortedCards() []*card {
@@ -76,13 +89,98 @@ func (h *host) sortedCards() []*card {
 	return all
 }
 
-// sweepCards forgets cards of which nothing was heard for hours, and on which nothing runs.
-func (j *Judge) sweepCards(h *host) {
-	for _, c := range h.sortedCards() {
-		if len(c.users) == 0 && h.elapsed-c.heard > forget && len(j.incidents.Open(c.key)) == 0 {
-			delete(h.cards, c.uuid)
+// place takes over where the card is, which tells whose part an instance is.
+func (c *card) place(g *event.Gpu) {
+	if g.Index != nil && (c.index == nil || *c.index != *g.Index) {
+		c.index = g.Index
+		c.home.layout++
+	}
+}
+
+const part = "MIG-" // begins the name of an instance of a divided card
+
+// whole is the card that this one is an instance of: the one that its name tells, the one of its index, else the only one there
+// is. Nil for a whole card, and where nobody knows.
+func (c *card) whole() *card {
+	if !strings.HasPrefix(c.uuid, part) {
+		return nil
+	}
+	if c.wholeAt != c.home.layout {
+		c.wholly, c.wholeAt = c.findWhole(), c.home.layout
+	}
+	return c.wholly
+}
+
+func (c *card) findWhole() *card {
+	name, _, _ := strings.Cut(strings.TrimPrefix(c.uuid, part), "/")
+	if named := c.home.cards[name]; named != nil {
+		return named
+	}
+	if c.index == nil {
+		return c.home.onlyCard()
+	}
+	var found *card
+	for _, other := range c.home.cards {
+		if !strings.HasPrefix(other.uuid, part) && other.index != nil && *other.index == *c.index && (found == nil || other.uuid < found.uuid) {
+			found = other
 		}
 	}
+	return found
+}
+
+// onlyCard returns the card of a host that has one; nil where it has more, or none that is known.
+func (h *host) onlyCard() (only *card) {
+	for _, c := range h.cards {
+		if strings.HasPrefix(c.uuid, part) {
+			continue
+		}
+		if only != nil {
+			return nil
+		}
+		only = c
+	}
+	return only
+}
+
+// faulty finds the card that an error is of. The kernel names the bus address only; where there is one card, that is enough.
+func (h *host) faulty(x *event.Xid) *card {
+	if x.GpuUuid != "" {
+		return h.card(x.GpuUuid)
+	}
+	return h.onlyCard()
+}
+
+// onlyCardOf returns the card of a process that uses one.
+func (h *host) onlyCardOf(who *event.Worker) *card {
+	if len(who.GpuUuids) != 1 {
+		return nil
+	}
+	return h.cards[who.GpuUuids[0]]
+}
+
+// everyone uses the card, or an instance of it.
+func (c *card) everyone() []*watched {
+	if strings.HasPrefix(c.uuid, part) {
+		return c.users
+	}
+	all := c.users
+	for _, other := range c.home.sortedParts() {
+		if other.whole() == c {
+			all = append(slices.Clip(all), other.users...)
+		}
+	}
+	return all
+}
+
+func (h *host) sortedParts() []*card {
+	var all []*card
+	for _, c := range h.cards {
+		if strings.HasPrefix(c.uuid, part) {
+			all = append(all, c)
+		}
+	}
+	slices.SortFunc(all, func(a, b *card) int { return strings.Compare(a.key, b.key) })
+	return all
 }
 
 // device takes what the card says of itself in the tick that is open.
@@ -109,7 +207,7 @@ func (c *card) begin(at time.Time) bool {
 	if c.open && at.Equal(c.tick) {
 		return true
 	}
-	if d := c.tick.Sub(at); d >= 0 && d < setBack {
+	if d := event.Ago(c.tick, at); d >= 0 && d < setBack {
 		return false
 	}
 	c.tick, c.open, c.gpu, c.sum, c.hidden = at, true, nil, 0, false
@@ -124,7 +222,7 @@ func (c *card) fault(at time.Time, x *event.Xid) {
 
 // closeCard ends the card's open tick once something of another moment comes; zero ends it whatever it is.
 func (j *Judge) closeCard(c *card, next time.Time) {
-	if !c.open || next.Equal(c.tick) || next.Before(c.tick) && !next.IsZero() && c.tick.Sub(next) < setBack {
+	if !c.open || next.Equal(c.tick) || next.Before(c.tick) && !next.IsZero() && event.Ago(c.tick, next) < setBack {
 		return
 	}
 	c.open = false
@@ -249,20 +347,6 @@ func (j *Judge) judgeCard(c *card, at time.Time) {
 		v.w = users[0] // only where it is nobody else's
 	}
 	v.related = c.relatives(j)
-	j.ask(j.perCard, &c.answers, v)
+	j.ask(j.perCard, &c.answers, &v)
 	c.sample.Settle()
-}
-
-// relatives are the slots of those that use the card: what the device did explains what they suffer.
-func (c *card) relatives(j *Judge) []string {
-	if c.relatedAt == j.epoch {
-		return c.related
-	}
-	c.related, c.relatedAt = nil, j.epoch
-	for _, w := range c.users {
-		if !slices.Contains(c.related, w.Slot) {
-			c.related = append(c.related, w.Slot)
-		}
-	}
-	return c.related
 }

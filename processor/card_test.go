@@ -2,6 +2,7 @@ package processor
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -194,5 +195,138 @@ func TestErrorsOfTheMemoryAreCountedFromTheFirstReading(t *testing.T) {
 	c := s.judge.hosts[hostName{"c", "h"}].cards["GPU-a"]
 	if first, _ := c.sample.Bool(cardIDs.eccFirst); !first {
 		t.Error("the errors were counted before the Xid")
+	}
+}
+
+// A card is replaced after a fault. Nobody hears of the old one again: its trouble ends after a day without it, and it is forgotten.
+func TestACardThatWasTakenOutKeepsNoTrouble(t *testing.T) {
+	s := newProbeStage(t)
+	w, next := rank(10, "r1"), rank(11, "r1")
+	next.GpuUuids = []string{"GPU-b"}
+	s.tick(30_000, true, map[*event.Worker]float64{w: 30_000})
+	s.pass(time.Minute)
+	s.apply(nil, xidOf(79))
+	s.apply(w, code(1))
+	broken := s.at
+	for range 40 * 6 {
+		s.pass(10 * time.Minute)
+		s.apply(next, handles())
+	}
+	if n := len(s.findings); n != 2 || s.findings[1].State != event.Resolved || s.findings[1].Class != "device_fault" {
+		t.Fatalf("findings %v", s.findings)
+	}
+	if d := s.findings[1].Time.Sub(broken); d < 24*time.Hour || d > 28*time.Hour {
+		t.Errorf("resolved after %v", d)
+	}
+	if cards := s.judge.hosts[hostName{"c", "h"}].sortedCards(); len(cards) != 1 || cards[0].uuid != "GPU-b" {
+		t.Errorf("%d cards", len(cards))
+	}
+}
+
+// The kernel tells an Xid by the address on the bus. On a host with one card it is that card's; on one with two, the card's of the
+// process that it names; else nobody knows whose.
+func TestAnErrorThatNamesNoCard(t *testing.T) {
+	for name, test := range map[string]struct {
+		cards []string
+		named bool
+		want  string
+	}{
+		"one card":             {cards: []string{"GPU-a"}, want: "c/h/GPU-a"},
+		"one card, divided":    {cards: []string{"GPU-a", "MIG-1", "MIG-2"}, want: "c/h/GPU-a"},
+		"two cards":            {cards: []string{"GPU-a", "GPU-b"}},
+		"two cards, a process": {cards: []string{"GPU-a", "GPU-b"}, named: true, want: "c/h/GPU-a"},
+	} {
+		s := newProbeStage(t)
+		w := rank(10, "r1")
+		for range 3 {
+			s.pass(time.Minute)
+			for _, uuid := range test.cards {
+				s.apply(nil, &event.Event{Gpu: &event.Gpu{Uuid: uuid, Utilization: event.Ptr(0.5)}})
+			}
+			s.apply(w, handles())
+		}
+		x := &event.Event{Xid: &event.Xid{Pci: "0000:01:00", Code: event.Ptr(uint64(79)), Source: "kmsg"}}
+		if test.named {
+			s.apply(w, x)
+		} else {
+			s.apply(nil, x)
+		}
+		got := ""
+		for _, f := range s.findings {
+			got += f.Subject.Key
+		}
+		if got != test.want {
+			t.Errorf("%s: found at %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+// A card that is divided breaks as a whole: that explains why what runs on its instances dies, and on those of no other card.
+func TestADividedCardBreaksAsAWhole(t *testing.T) {
+	for name, test := range map[string]struct {
+		instance string
+		index    *int64
+		want     []string
+	}{
+		"an instance of its index":      {"MIG-1", event.Ptr(int64(0)), []string{"device_fault"}},
+		"an instance of another":        {"MIG-1", event.Ptr(int64(1)), []string{"crash_loop", "device_fault"}},
+		"an instance that names it":     {"MIG-GPU-a/3/0", nil, []string{"device_fault"}},
+		"an instance that says nothing": {"MIG-1", nil, []string{"crash_loop", "device_fault"}},
+	} {
+		s := newStage(t)
+		minute := func(w *event.Worker) {
+			s.pass(time.Minute)
+			s.apply(nil, &event.Event{Gpu: &event.Gpu{Uuid: "GPU-a", Index: event.Ptr(int64(0)), Utilization: event.Ptr(0.5)}})
+			s.apply(nil, &event.Event{Gpu: &event.Gpu{Uuid: "GPU-b", Index: event.Ptr(int64(1)), Utilization: event.Ptr(0.5)}})
+			if test.index != nil {
+				s.apply(nil, &event.Event{Gpu: &event.Gpu{Uuid: test.instance, Index: test.index, Mig: "3/0"}})
+			}
+			s.apply(w, handles())
+		}
+		pid := int64(10)
+		next := func() *event.Worker {
+			pid++
+			w := rank(pid, "r1")
+			w.GpuUuids = []string{test.instance}
+			return w
+		}
+		w := next()
+		for range 5 {
+			minute(w)
+		}
+		s.apply(nil, xidOf(79))
+		for range 4 {
+			s.apply(w, code(1))
+			w = next()
+			for range 3 {
+				minute(w)
+			}
+		}
+		var got []string
+		for _, f := range s.findings {
+			got = append(got, f.Class)
+		}
+		slices.Sort(got)
+		if got = slices.Compact(got); !slices.Equal(got, test.want) {
+			t.Errorf("%s: found %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+// A card falls off the bus, and the driver's library fails with it. Nobody can see the card: that its trouble is over is not concluded.
+func TestACardThatNobodyCanSeeKeepsItsTrouble(t *testing.T) {
+	s := newProbeStage(t)
+	w := rank(10, "r1")
+	s.tick(30_000, true, map[*event.Worker]float64{w: 30_000})
+	s.apply(nil, &event.Event{Source: &event.SourceStatus{Name: "nvml", Status: "ok"}})
+	s.pass(time.Minute)
+	s.apply(nil, xidOf(79))
+	s.apply(nil, &event.Event{Source: &event.SourceStatus{Name: "nvml", Status: "lost"}})
+	for range 40 * 6 {
+		s.pass(10 * time.Minute)
+		s.apply(w, handles())
+	}
+	if n := len(s.judge.incidents.Open("c/h/GPU-a")); n != 1 {
+		t.Errorf("%d incidents are open", n)
 	}
 }

@@ -3,6 +3,7 @@ package processor
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"lowtide/event"
@@ -138,10 +139,11 @@ func (n *notes) add(one note) {
 	*n = append(*n, one)
 }
 
-// about says whether anything was noted about the unit in a window before a moment; of the whole host too.
+// about says whether anything was noted about the unit in a window before a moment; of the whole host too. A unit may be written as it
+// stands in a slot.
 func (n notes) about(unit string, at time.Time, window time.Duration) bool {
 	return slices.ContainsFunc(n, func(one note) bool {
-		return (one.unit == "" || one.unit == unit) && within(at, one.at, window) && !one.at.After(at)
+		return (one.unit == "" || one.unit == unit || one.unit == strings.ReplaceAll(unit, "/", "_")) && within(at, one.at, window) && !one.at.After(at)
 	})
 }
 
@@ -191,11 +193,11 @@ func (j *Judge) lifecycle(h *host, e *event.Event, at time.Time) {
 		if unit := w.Who.GetUnit(); unit != "" {
 			h.drains.add(note{at: at, unit: unit, life: w.Key})
 		}
-		j.give(w, e)
+		j.give(w, e, at)
 	case "exited":
 		j.exit(h, w, e, at)
 	default:
-		j.give(w, e)
+		j.give(w, e, at)
 	}
 	h.ends = true // somebody on this host tells how processes end
 }

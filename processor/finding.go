@@ -49,7 +49,7 @@ type view struct {
 }
 
 // observe gives one answer to the incidents, and emits what follows from it.
-func (j *Judge) observe(v view, q *question, result rules.Result) {
+func (j *Judge) observe(v *view, q *question, result rules.Result) {
 	if v.kind == "worker" && result.When != rules.True && j.siblings(v.w, q.rule.Class, v.at) {
 		return
 	}
@@ -65,16 +65,13 @@ func (j *Judge) observe(v view, q *question, result rules.Result) {
 	if v.well != "" {
 		o.Growth, o.Proven, o.Proof = true, true, v.well
 	}
-	o.Fill = func(f *event.Finding) {
-		fill(f, &v, q)
-		f.Confidence = j.confidence(f, &v, q.series)
-	}
+	j.seen, j.about, o.Fill = *v, q, j.fill
 	for _, f := range j.incidents.Observe(o) {
 		j.emit(f)
 		if f.State == event.Resolved && v.w != nil {
 			j.settle(v.w)
 			if v.w.end.at.IsZero() {
-				j.enter(v.w, v.at)
+				j.comes(v.w, v.at)
 			}
 		}
 	}
@@ -92,6 +89,12 @@ func (w *watched) onset(series []int) (first time.Time) {
 
 // proven says whether every one of the series that is known is proven level, in a sentence, and none is called.
 func (w *watched) proven(series []int) (string, bool) {
+	if len(series) == 1 {
+		if _, called := w.Called(growers[series[0]]); called {
+			return "", false
+		}
+		return w.Proven(growers[series[0]])
+	}
 	var proofs []string
 	for _, i := range series {
 		name := growers[i]
@@ -100,15 +103,12 @@ func (w *watched) proven(series []int) (string, bool) {
 		}
 		text, proven := w.Proven(name)
 		if !proven {
-			if _, known := w.Level(name); known || len(series) == 1 {
+			if _, known := w.Level(name); known {
 				return "", false
 			}
 			continue
 		}
-		if len(series) > 1 {
-			text = name + ": " + text
-		}
-		proofs = append(proofs, text)
+		proofs = append(proofs, name+": "+text)
 	}
 	return strings.Join(proofs, "; "), len(proofs) > 0
 }

@@ -8,18 +8,15 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"lowtide/event"
-	"lowtide/processor/incident"
 	"lowtide/processor/worker"
-	"lowtide/rules"
 )
 
 const (
-	setBack  = 30 * time.Minute   // a host's clock that falls by more was set back; by less, the event is late
-	leap     = time.Hour          // a host's clock that rises by more was set, or the host was away: it counts as an hour
-	slotKept = 7 * 24 * time.Hour // how long a slot in which nothing lives is remembered
-	hostKept = 24 * time.Hour     // how long a host that says nothing is
-	endKept  = time.Hour          // how long a process that has ended is
+	setBack = 30 * time.Minute // a host's clock that falls by more was set back; by less, the event is late
+	leap    = time.Hour        // a host's clock that rises by more was set, or the host was away: it counts as an hour
 )
+
+const maxCardsOfWorker = 64 // whoever names more makes them up
 
 type hostName struct{ cluster, name string }
 
@@ -27,8 +24,11 @@ type hostName struct{ cluster, name string }
 type host struct {
 	name      hostName
 	key       string
+	said      *event.Host // of its newest event
 	processes map[process]*watched
+	recent    *watched // whom the newest event was about
 	cards     map[string]*card
+	layout    int // grows when it is known better which cards there are, and which is a part of which
 	slots     map[string]*slot
 	sensors   map[string]*sensor
 	blind     int // sensors that are not well
@@ -41,30 +41,47 @@ type host struct {
 	spoke   time.Duration // elapsed at its newest event
 	swept   time.Duration // elapsed at the last sweep
 	heard   bool          // since then
+	turn    uint64        // of the judge, at its newest event
 	told    bool          // since the last Tick
 	toldAt  time.Time     // broker time of the Tick before which it was last heard
 }
 
 func (j *Judge) host(of *event.Host, at time.Time) *host {
-	name := hostName{of.GetCluster(), of.GetName()}
 	h := j.last
-	if h == nil || h.name != name {
-		h = j.hosts[name]
-		if h == nil {
-			h = &host{name: name, key: event.HostKey(of), processes: make(map[process]*watched), cards: make(map[string]*card),
-				slots: make(map[string]*slot), sensors: make(map[string]*sensor), newest: at}
-			j.hosts[name] = h
-		}
-		j.last = h
+	if h == nil || h.said != of {
+		h = j.find(hostName{of.GetCluster(), of.GetName()}, of, at)
+		h.said, j.last = of, h
 	}
-	switch passed := at.Sub(h.newest); {
+	switch passed := event.Ago(at, h.newest); {
 	case passed > 0:
 		h.elapsed += min(passed, leap)
 		h.newest = at
 	case passed < -setBack:
 		h.newest = at
 	}
-	h.heard, h.told, h.spoke = true, true, h.elapsed
+	j.turn++
+	h.heard, h.told, h.spoke, h.turn = true, true, h.elapsed, j.turn
+	return h
+}
+
+// moment is the host's time of an event: of one that came late, when it was.
+func (h *host) moment(at time.Time) time.Duration {
+	return h.elapsed - min(h.elapsed, max(0, event.Ago(h.newest, at)))
+}
+
+func (j *Judge) find(name hostName, of *event.Host, at time.Time) *host {
+	if h := j.last; h != nil && h.name == name {
+		return h
+	}
+	h := j.hosts[name]
+	if h == nil {
+		if len(j.hosts) >= maxHosts {
+			j.forgetHosts()
+		}
+		h = &host{name: name, key: event.HostKey(of), processes: make(map[process]*watched), cards: make(map[string]*card),
+			slots: make(map[string]*slot), sensors: make(map[string]*sensor), newest: at}
+		j.hosts[name] = h
+	}
 	return h
 }
 
@@ -74,7 +91,7 @@ type process struct {
 	pid   int64
 	ticks uint64
 	start int64 // nanoseconds since 1970, where there are no boot id and ticks
-	form  uint8
+	form  uint8 // 3: of a bare pid that has come again since; start is its end
 }
 
 func lifeOf(h *event.Host, w *event.Worker) process {
@@ -96,14 +113,20 @@ type watched struct {
 	life  process
 	cards []*card
 
-	answers, shared answers // of the worker's own rules, and of those of its instance while it speaks for that
-	said            *event.Worker
+	answers, shared answers       // of the worker's own rules, and of those of its instance while it speaks for that
+	said            *event.Worker // as its newest event named it, and its host
+	saidHost        *event.Host
 	speech          speech
 	own             bool          // an engine of its own index is heard of
+	voiced          bool          // and told so by itself
+	ordinal         int           // among processes that nothing but their pid tells apart; 0 where there is no other
 	other           *int64        // else the only other one
 	heard           time.Time     // the newest event of its own, rather than of its instance or its device
 	spoke           time.Duration // of the host's time, then
+	turn            uint64        // of the judge, then
 	entered         time.Time     // its slot
+	arrived         time.Duration // of the host's time, then
+	agreed          time.Duration // of the host's time: when its GPUs were last told as they are held
 	judged          time.Time     // the newest moment that it was judged at
 	ticks           int           // since then
 	told            bool          // it has what its slot knows
@@ -127,10 +150,10 @@ type watched struct {
 }
 
 func (w *watched) hear(at time.Time) {
-	if at.After(w.heard) || w.heard.Sub(at) > setBack {
+	if ahead := event.Ago(w.heard, at); ahead < 0 || ahead > setBack {
 		w.heard = at
 	}
-	w.spoke = w.home.elapsed
+	w.spoke, w.turn = max(w.spoke, w.home.moment(at)), w.home.turn
 }
 
 // kin are those it can be compared with.
@@ -138,14 +161,41 @@ func (w *watched) kin() peerGroup {
 	return peerGroup{w.home.name.cluster, w.Who.GetModel(), w.Who.GetRole()}
 }
 
+// process finds the process that an event is about. One that nothing but a pid names, and that has ended, is another life once it
+// works again; what is said about an end may come late.
+func (h *host) process(e *event.Event, at time.Time) *watched {
+	w := h.again(e)
+	if w == nil {
+		w = h.processes[lifeOf(e.Host, e.Worker)]
+	}
+	if w == nil || w.life.form != 0 || w.end.at.IsZero() || !w.Exited(at) || e.Oom != nil || e.Xid != nil || e.Mark != nil || e.Log != nil || e.Snapshot != nil {
+		return w
+	}
+	if e.Lifecycle.GetState() == "exited" || e.Lifecycle.GetState() != "started" && at.Sub(w.end.at) <= endLag {
+		return w
+	}
+	delete(h.processes, w.life)
+	w.life.form, w.life.start = 3, w.end.at.UnixNano()
+	h.processes[w.life], h.recent = w, nil
+	return nil
+}
+
+// again returns the process of the newest event if this one names it by the same object, as those of one recording do.
+func (h *host) again(e *event.Event) *watched {
+	if w := h.recent; w != nil && w.said == e.Worker && w.saidHost == e.Host {
+		return w
+	}
+	return nil
+}
+
 // worker finds the process that an event is about, or begins to watch it.
 func (j *Judge) worker(h *host, e *event.Event, at time.Time) *watched {
-	life := lifeOf(e.Host, e.Worker)
-	if w := h.processes[life]; w != nil {
+	if w := h.process(e, at); w != nil {
+		h.recent, w.saidHost = w, e.Host
 		w.hear(at)
 		if w.said != e.Worker {
 			w.said = e.Worker
-			if e.Engine == nil && e.Config == nil && w.Learn(e.Worker) {
+			if e.Engine == nil && e.Config == nil && w.Learn(w.believe(e.Worker)) {
 				j.move(w, at)
 			}
 		}
@@ -160,11 +210,41 @@ func (j *Judge) worker(h *host, e *event.Event, at time.Time) *watched {
 		who.EngineIndex = nil
 	}
 	key := event.WorkerKey(e.Host, e.Worker)
-	w := &watched{Worker: worker.New(key, e.Host, who, at), home: h, life: life, heard: at, spoke: h.elapsed, relatedAt: -1}
+	if j.workers[key] != nil {
+		key += "@" + at.UTC().Format(time.RFC3339Nano) // the pid has come again, and nobody knows when it started
+	}
+	life := lifeOf(e.Host, e.Worker)
+	w := &watched{Worker: worker.New(key, e.Host, who, at), home: h, life: life, heard: at, spoke: h.moment(at), turn: h.turn, agreed: h.elapsed, relatedAt: -1}
 	j.workers[key], h.processes[life] = w, w
 	j.index(w)
-	j.enter(w, at)
+	j.comes(w, at)
 	return w
+}
+
+// believe leaves out GPUs that contradict those that are held, while others still tell of these: two sources that disagree would
+// move the worker to and fro. More of them are better knowledge.
+func (w *watched) believe(who *event.Worker) *event.Worker {
+	held, told := w.Who.GetGpuUuids(), who.GpuUuids
+	if len(told) == 0 {
+		return who
+	}
+	missing := slices.ContainsFunc(held, func(uuid string) bool { return !slices.Contains(told, uuid) })
+	if !missing || w.home.elapsed-w.agreed >= silent {
+		if w.agreed = w.home.elapsed; missing || len(told) > len(held) || slices.Equal(held, told) {
+			return who
+		}
+	}
+	who = proto.CloneOf(who)
+	who.GpuUuids = nil
+	return who
+}
+
+// comes lets the worker enter the slot that is its own by now.
+func (j *Judge) comes(w *watched, at time.Time) {
+	before := w.place
+	if j.enter(w, at); w.place != before {
+		w.arrived = w.home.moment(at)
+	}
 }
 
 // find returns the process that had a pid at a time: the newest that had not ended long before.
@@ -211,115 +291,12 @@ func (j *Judge) ordered() []*host {
 	return all
 }
 
-// sweep forgets processes that have been silent for hours, by the time that their host was heard, or the others where that is
-// silent too: a clock that is wrong costs nobody anything. Their incidents stay with the slot.
-func (j *Judge) sweep() {
-	passed := make([]time.Duration, 0, len(j.hosts))
-	for _, h := range j.hosts {
-		if h.heard {
-			passed = append(passed, h.elapsed-h.swept)
-		}
-	}
-	slices.Sort(passed)
-	usual := passed[(len(passed)-1)/2] // there is one: whose event this is
-	for _, h := range j.ordered() {
-		h.elapsed = max(h.elapsed, h.swept+usual) // one that fell silent meanwhile goes on with the others
-		h.swept = h.elapsed
-		h.heard = false
-		for _, w := range h.sorted() {
-			if silence := h.elapsed - w.spoke; silence > forget || silence > endKept && !w.end.at.IsZero() {
-				j.forget(w)
-			}
-		}
-		j.sweepSlots(h)
-		j.sweepCards(h)
-		if silence := h.elapsed - h.spoke; len(h.processes)+h.blind == 0 && h != j.last && (silence > hostKept && !j.troubled(h) || silence > slotKept) {
-			delete(j.hosts, h.name)
-		}
-	}
-}
-
-// troubled says that an incident is open at a slot of the host.
-func (j *Judge) troubled(h *host) bool {
-	for key := range h.slots {
-		if len(j.incidents.Open(key)) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// sweepSlots looks at what nobody lives in any more. A trouble that needs no proof ends there too, after a day in which it was not
-// seen; growth stays open, masked by the restart that has not come.
-func (j *Judge) sweepSlots(h *host) {
-	standing := make(map[string]bool) // an instance is judged there, whoever lives there
-	for _, w := range h.processes {
-		if w.in != nil && w.end.at.IsZero() {
-			standing[w.in.slot] = true
-		}
-	}
-	for _, s := range h.sortedSlots() {
-		if s.life != nil && s.life.end.at.IsZero() || standing[s.key] {
-			s.emptied = h.elapsed
-			continue
-		}
-		open := j.incidents.Open(s.key)
-		if len(open) == 0 && s.life == nil && h.elapsed-s.emptied >= s.kept() {
-			delete(h.slots, s.key)
-			continue
-		}
-		for _, in := range slices.Clone(open) {
-			rule := j.rules[in.Rule]
-			if rule != nil && len(growthSeries[in.Class]) == 0 {
-				j.idle(h, in, rule)
-			}
-		}
-	}
-}
-
-// idle observes, for a trouble of a slot that is empty, that it is not there.
-func (j *Judge) idle(h *host, in *incident.Incident, rule *rules.Rule) {
-	o := incident.Observation{Time: h.newest, Key: in.Key, Rule: rule, Release: in.Release, Group: in.Group}
-	o.Fill = func(f *event.Finding) {
-		if last := in.Last; last != nil {
-			f.Subject, f.Slot, f.Worker, f.Labels, f.Confidence = last.Subject, last.Slot, last.Worker, last.Labels, last.Confidence
-			f.Summary, f.Evidence, f.CounterEvidence, f.Advice = last.Summary, last.Evidence, last.CounterEvidence, last.Advice
-		}
-	}
-	for _, f := range j.incidents.Observe(o) {
-		j.emit(f)
-	}
-}
-
-func (j *Judge) forgetOldest() {
-	var oldest *watched
-	for _, w := range j.sorted() {
-		if oldest == nil || w.heard.Before(oldest.heard) {
-			oldest = w
-		}
-	}
-	if oldest != nil {
-		j.forget(oldest)
-	}
-}
-
-func (j *Judge) forget(w *watched) {
-	if s := w.place; s != nil {
-		j.remember(s, w)
-		j.leave(w)
-	}
-	j.awaiting = slices.DeleteFunc(j.awaiting, func(a awaited) bool { return a.w == w })
-	delete(j.workers, w.Key)
-	delete(w.home.processes, w.life)
-	j.unindex(w)
-}
-
 // index makes the worker found by its instance and its GPUs.
 func (j *Judge) index(w *watched) {
 	j.epoch++
 	in := j.instances[w.Instance]
 	if in == nil {
-		in = &instance{key: w.Instance}
+		in = &instance{key: w.Instance, relatedAt: -1}
 		j.instances[w.Instance] = in
 	}
 	in.members = append(in.members, w)
@@ -340,6 +317,7 @@ func (j *Judge) unindex(w *watched) {
 	is := func(other *watched) bool { return other == w }
 	if in := w.in; in != nil {
 		in.speaker = nil
+		in.keep(j, w.cards)
 		if in.members = slices.DeleteFunc(in.members, is); len(in.members) == 0 {
 			delete(j.instances, in.key)
 		}
@@ -350,32 +328,13 @@ func (j *Judge) unindex(w *watched) {
 	w.in, w.cards = nil, nil
 }
 
-// relatives are the other keys whose incidents may explain one of this worker: its cards, and the other slots of its instance.
-func (w *watched) relatives(j *Judge) []string {
-	if w.relatedAt == j.epoch {
-		return w.related
-	}
-	w.related, w.relatedAt = nil, j.epoch
-	for _, c := range w.cards {
-		w.related = append(w.related, c.key)
-	}
-	if w.in != nil {
-		for _, other := range w.in.members {
-			if other.Slot != w.Slot && !slices.Contains(w.related, other.Slot) {
-				w.related = append(w.related, other.Slot)
-			}
-		}
-	}
-	return w.related
-}
-
 // move follows a worker that is known better now. Its slot stays while an incident is open there: that is where it will resolve.
 func (j *Judge) move(w *watched, at time.Time) {
 	j.unindex(w)
-	w.Instance = event.InstanceKey(w.Host, w.Who)
+	w.Instance = w.instanceKey()
 	j.settle(w)
 	j.index(w)
-	j.enter(w, at)
+	j.comes(w, at)
 	if w.place != nil {
 		w.place.renewed(w)
 	}
@@ -383,7 +342,7 @@ func (j *Judge) move(w *watched, at time.Time) {
 
 // settle gives a worker the slot that it has by now, unless an incident is open at the one before.
 func (j *Judge) settle(w *watched) {
-	if slot := event.SlotKey(w.Host, w.Who); slot != w.Slot && len(j.incidents.Open(w.Slot)) == 0 {
+	if slot := w.slotKey(); slot != w.Slot && len(j.incidents.Open(w.Slot)) == 0 {
 		w.Slot = slot
 		j.epoch++
 	}
@@ -401,13 +360,14 @@ func (j *Judge) siblings(w *watched, class string, at time.Time) bool {
 	return false
 }
 
-// present leaves out those that had ended by then: what a device or an engine says afterwards is about their successors.
+// present leaves out those that had ended by then, or are gone without a word: what a device or an engine says afterwards is about
+// their successors.
 func present(all []*watched, at time.Time) []*watched {
 	for i, w := range all {
-		if w.Exited(at) {
+		if w.absent(at) {
 			rest := slices.Clone(all[:i])
 			for _, other := range all[i+1:] {
-				if !other.Exited(at) {
+				if !other.absent(at) {
 					rest = append(rest, other)
 				}
 			}
@@ -415,4 +375,13 @@ func present(all []*watched, at time.Time) []*watched {
 		}
 	}
 	return all
+}
+
+// absent says that it had ended by then, or that another came to its slot of which it has said nothing since.
+func (w *watched) absent(at time.Time) bool {
+	if w.Exited(at) || w.end.unknown && w.end.at.Before(at) && !w.heard.After(w.end.at) {
+		return true
+	}
+	s := w.place
+	return s != nil && s.life != nil && s.life != w && w.spoke < s.life.arrived && !at.Before(s.life.entered)
 }

@@ -19,19 +19,23 @@ type speech struct {
 // speaksFor returns the workers for which an engine's event holds. It names a process of the instance, often the front end, and an
 // engine index that need not be that process's own.
 func (j *Judge) speaksFor(h *host, e *event.Event, at time.Time) []*watched {
-	w := h.processes[lifeOf(e.Host, e.Worker)]
+	w := h.process(e, at)
 	if w != nil && w.speech.epoch == j.epoch && w.speech.found != nil && alike(w.speech.who, e.Worker) {
 		w.hear(at)
-		return w.speech.found.members
+		return j.audience(w.speech.found, w, e, at)
 	}
 	key := event.InstanceKey(e.Host, e.Worker)
-	if in := j.instances[key]; in != nil {
-		if w != nil {
-			w.hear(at)
-			w.own = w.own || w.Instance == key
-			w.speech = speech{e.Worker, in, j.epoch}
+	if w != nil && w.ordinal > 0 {
+		key = numbered(key, w.ordinal, 1)
+	}
+	if in := j.instances[key]; in != nil && (w != nil || !in.hasVoice(e.Worker)) {
+		if w == nil {
+			return in.members
 		}
-		return in.members
+		w.hear(at)
+		w.own = w.own || w.Instance == key
+		w.speech = speech{e.Worker, in, j.epoch}
+		return j.audience(in, w, e, at)
 	}
 	w = j.worker(h, e, at)
 	switch index := e.Worker.GetEngineIndex(); {
@@ -42,7 +46,7 @@ func (j *Judge) speaksFor(h *host, e *event.Event, at time.Time) []*watched {
 	default:
 		w.other = &index
 	}
-	return w.in.members
+	return j.audience(w.in, w, e, at)
 }
 
 // alike says that two names of a worker name one instance.
@@ -58,6 +62,10 @@ type instance struct {
 	speaker *watched // the one on whose sample it is judged
 	slot    string   // that its incidents belong to
 	life    string   // the process life that stands for its own
+
+	faulty    []string // cards that members had, on which something is wrong
+	related   []string
+	relatedAt int
 }
 
 // heardBy says whether the instance is judged on this worker's sample: a rank of the engine, else its core, a front end last, and

@@ -5,6 +5,8 @@ package processor
 import (
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"lowtide/event"
 	"lowtide/processor/incident"
 	"lowtide/processor/worker"
@@ -16,6 +18,7 @@ const (
 	forget     = 6 * time.Hour // a process that is silent this long is gone
 	sweepEvery = time.Hour
 	maxWorkers = 10_000           // of one partition
+	maxHosts   = 10_000           // of one partition
 	silent     = 5 * time.Minute  // a process that says nothing for as long does not speak for its slot
 	endLag     = 10 * time.Second // an error may be told this long after the process that it ended
 	compareGap = 10 * time.Minute // between two looks at the peers, while nothing is called or proven anew
@@ -28,7 +31,8 @@ type Judge struct {
 	last      *host // of the newest event
 	workers   map[string]*watched
 	instances map[string]*instance
-	epoch     int // grows when a worker is found by another instance or card
+	epoch     int    // grows when a worker is found by another instance or card
+	turn      uint64 // grows with every event
 	board     *Board
 	incidents *incident.Tracker
 	awaiting  []awaited
@@ -38,6 +42,11 @@ type Judge struct {
 	calls                                    variable.Set           // what tells that the worker looked at its points anew
 	killed                                   *questions             // the rules of class external_kill
 	uncalibrated                             bool                   // findings carry scores instead of probabilities
+
+	seen  view // what is being observed, and by which rule: fill tells a finding about it
+	about *question
+	fill  func(*event.Finding)
+	work  variable.Reading
 }
 
 // NewJudge returns a judge that calls emit with every transition, in the goroutine that calls Apply, Tick or Flush.
@@ -57,37 +66,56 @@ func NewJudgeWith(pack *rules.Pack, board *Board, emit func(*event.Finding)) *Ju
 	for _, rule := range pack.Rules {
 		j.rules[rule.ID] = rule
 	}
-	j.killed = j.perWorker.of("external_kill")
+	j.killed, j.work = j.perWorker.of("external_kill"), variable.NewReading()
+	j.fill = func(f *event.Finding) {
+		fill(f, &j.seen, j.about)
+		f.Confidence = j.confidence(f, &j.seen, j.about.series)
+	}
 	return j
 }
 
 // Apply takes one event that names its host.
 func (j *Judge) Apply(e *event.Event) {
+	if e.Oom != nil {
+		e = spelled(e)
+	}
 	at := e.At()
 	h := j.host(e.Host, at)
+	if len(e.Worker.GetGpuUuids()) > maxCardsOfWorker {
+		e = proto.CloneOf(e)
+		e.Worker.GpuUuids = e.Worker.GpuUuids[:maxCardsOfWorker]
+	}
 	switch {
 	case e.GpuProcess != nil:
 		if w := j.worker(h, e, at); w != nil {
-			if c := h.cards[e.GpuProcess.GpuUuid]; c != nil {
+			if c := w.card(e.GpuProcess.GpuUuid); c != nil {
 				j.closeCard(c, at)
 				c.process(at, e.GpuProcess)
 			}
-			j.give(w, e)
+			j.give(w, e, at)
 		}
 	case e.Gpu != nil:
+		layout := h.layout
 		c := h.card(e.Gpu.Uuid)
+		if c.place(e.Gpu); h.layout != layout {
+			j.epoch++
+		}
 		j.closeCard(c, at)
 		c.device(at, e.Gpu)
 		for _, w := range present(c.users, at) {
-			j.give(w, e)
+			j.give(w, e, at)
 		}
 	case e.Xid != nil:
 		j.xid(h, e, at)
-	case e.Oom != nil && e.Oom.VictimPid != nil && (e.Oom.Kind == "kernel" || e.Oom.Kind == "cgroup"):
-		if w := h.find(*e.Oom.VictimPid, at); w != nil { // nobody else's, wherever it was seen
+	case e.Oom != nil && victim(e) != 0:
+		if w := h.find(victim(e), at); w != nil { // nobody else's, wherever it was seen
 			w.doomed, w.doomedAt = e.Oom.Kind, at
 			j.reread(h, w, at)
-			j.give(w, e)
+			j.give(w, e, at)
+			if w.end.at.IsZero() { // what the kernel kills is dead, whether or not somebody sees it go
+				gone := &event.Event{Time: e.Time, Host: e.Host, Worker: w.Who, Lifecycle: &event.Lifecycle{State: "exited", Signal: event.Ptr(int64(sigKill)), By: e.Oom.Kind}}
+				j.exit(h, w, gone, at)
+			}
 		}
 	case e.Source != nil:
 		j.source(h, e.Source, at)
@@ -96,7 +124,7 @@ func (j *Judge) Apply(e *event.Event) {
 	case e.Worker == nil:
 	case e.Engine != nil || e.Config != nil || e.Lifecycle.GetState() == "ready":
 		for _, w := range present(j.speaksFor(h, e, at), at) {
-			j.give(w, e)
+			j.give(w, e, at)
 		}
 	case e.Lifecycle != nil:
 		j.lifecycle(h, e, at)
@@ -105,7 +133,7 @@ func (j *Judge) Apply(e *event.Event) {
 			if e.Process != nil {
 				w.anon.observe(at, e.Process)
 			}
-			j.give(w, e)
+			j.give(w, e, at)
 		}
 	}
 	j.pass(h, at)
@@ -124,12 +152,25 @@ func (j *Judge) pass(h *host, at time.Time) {
 	}
 }
 
+// victim is the process that a kernel's or a cgroup's OOM killer ended; zero where the event tells of none.
+func victim(e *event.Event) int64 {
+	if e.Oom.Kind != "kernel" && e.Oom.Kind != "cgroup" {
+		return 0
+	}
+	if e.Oom.VictimPid != nil {
+		return *e.Oom.VictimPid
+	}
+	return e.Worker.GetPid()
+}
+
 // xid gives an error of a device to the card and to whom it concerns. NVML names only the device. What the device did is true for
 // all that use it; what a program did, for the only one.
 func (j *Judge) xid(h *host, e *event.Event, at time.Time) {
-	uuid := e.Xid.GpuUuid
-	if uuid != "" {
-		c := h.card(uuid)
+	c := h.faulty(e.Xid)
+	if c == nil && e.Worker != nil {
+		c = h.onlyCardOf(e.Worker)
+	}
+	if c != nil {
 		c.fault(at, e.Xid)
 		j.judgeCard(c, at)
 	}
@@ -141,13 +182,13 @@ func (j *Judge) xid(h *host, e *event.Event, at time.Time) {
 		j.blameProgram(w, e, at)
 		return
 	}
-	c := h.cards[uuid]
 	if c == nil {
 		return
 	}
-	users := present(c.users, at)
+	all := c.everyone()
+	users := present(all, at)
 	if len(users) == 0 {
-		users = present(c.users, at.Add(-endLag)) // the error may be what ended it
+		users = present(all, at.Add(-endLag)) // the error may be what ended it
 	}
 	if len(users) == 1 || !event.ApplicationXid(event.CauseXid(e.Xid)) {
 		for _, w := range users {
@@ -160,7 +201,7 @@ func (j *Judge) blameProgram(w *watched, e *event.Event, at time.Time) {
 	if event.ApplicationXid(event.CauseXid(e.Xid)) {
 		w.faultAt = at
 	}
-	j.give(w, e)
+	j.give(w, e, at)
 }
 
 // Flush closes every tick that is still being put together: the end of a recording is its last moment.
@@ -187,11 +228,10 @@ func (j *Judge) Reports() []worker.Report {
 	return all
 }
 
-func (j *Judge) give(w *watched, e *event.Event) {
-	if w.Apply(e) {
-		at := w.Last
-		if e.Oom != nil || e.Xid != nil {
-			at = e.At()
+func (j *Judge) give(w *watched, e *event.Event, at time.Time) {
+	if w.ApplyAt(e, at) {
+		if e.Oom == nil && e.Xid == nil {
+			at = w.Last
 		}
 		j.evaluate(w, at)
 	}
@@ -207,7 +247,7 @@ func (j *Judge) evaluate(w *watched, at time.Time) {
 
 func (j *Judge) judge(w *watched, at time.Time, exited bool) {
 	// A tick is closed by the one after it, and may hold what was told at once in between: that began no earlier than it was told.
-	if behind := w.judged.Sub(at); behind > 0 && behind < setBack {
+	if w.judged.After(at) && event.Ago(w.judged, at) < setBack {
 		at = w.judged
 	}
 	w.judged = at
@@ -224,16 +264,16 @@ func (j *Judge) judge(w *watched, at time.Time, exited bool) {
 	}
 	w.takeOrphan()
 	v := view{kind: "worker", subject: w.Key, key: w.Slot, at: at, sample: s, w: w, host: w.home, related: w.relatives(j), life: w.Key, exited: exited}
-	j.ask(j.perWorker, &w.answers, v)
+	j.ask(j.perWorker, &w.answers, &v)
 	if in := w.in; in != nil && in.heardBy(w, at) {
 		v.kind, v.subject, v.key = "instance", in.key, j.standing(in, w, at)
 		v.life, v.exited = in.life, exited && in.life == w.Key
-		j.ask(j.perInstance, &w.shared, v)
+		j.ask(j.perInstance, &w.shared, &v)
 	} else {
 		w.shared.firm = false
 		if speaker := in.speaking(); exited && speaker != nil && in.life == w.Key { // another one tells that the instance's life is over
 			v.kind, v.subject, v.key, v.w, v.sample, v.life = "instance", in.key, in.slot, speaker, speaker.Sample(), in.life
-			j.ask(j.perInstance, &speaker.shared, v)
+			j.ask(j.perInstance, &speaker.shared, &v)
 		}
 	}
 	s.Settle()
@@ -242,5 +282,5 @@ func (j *Judge) judge(w *watched, at time.Time, exited bool) {
 // askAbout asks only the rules of one class about a worker, such as one that has ended and been followed.
 func (j *Judge) askAbout(w *watched, q *questions, at time.Time) {
 	var once answers
-	j.ask(q, &once, view{kind: "worker", subject: w.Key, key: w.Slot, at: at, sample: w.Sample(), w: w, host: w.home, related: w.relatives(j), life: w.Key})
+	j.ask(q, &once, &view{kind: "worker", subject: w.Key, key: w.Slot, at: at, sample: w.Sample(), w: w, host: w.home, related: w.relatives(j), life: w.Key})
 }

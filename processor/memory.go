@@ -34,7 +34,7 @@ func (m *memory) observe(at time.Time, p *event.Process) {
 		return
 	}
 	m.newest = v
-	if m.count > 0 && at.Sub(m.since) < stretch {
+	if m.count > 0 && event.Ago(at, m.since) < stretch {
 		m.lows[m.count-1] = min(m.lows[m.count-1], v)
 		return
 	}

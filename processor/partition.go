@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -12,6 +13,7 @@ import (
 
 	"lowtide/event"
 	"lowtide/processor/broker"
+	"lowtide/processor/incident"
 )
 
 // partition judges one partition of the event stream. Its state is not saved yet: at the start it is rebuilt from what the
@@ -23,21 +25,34 @@ type partition struct {
 	judge    *Judge
 	verdicts *Verdicts // nil where nothing is published
 	findings []*event.Finding
-	marks    map[string]uint64 // high-water mark per host, producer and lane
-	applied  uint64            // stream sequence
+	marks    map[string]mark // per host, producer and lane
+	applied  uint64          // stream sequence
 	refused  int
 	lost     int       // findings that no broker takes
-	ticked   time.Time // broker time that the judge was told last
-	advised  time.Time // and at which the verdicts of open incidents were written last
+	clock    time.Time // broker time of the message that is being applied
+	ticked   time.Time // that the judge was told last
+	pruned   time.Time // at which marks were pruned last
+
+	now     func() time.Time
+	advised time.Time           // when the verdicts of open incidents began to be written again
+	renew   []incident.Incident // those still to be written
+}
+
+// mark is the highest sequence that was taken of a lane, and the broker's time of its newest message.
+type mark struct {
+	sequence uint64
+	at       time.Time
 }
 
 const (
 	tickEvery   = 30 * time.Second      // how often the judge is told the broker's time, by which hosts are missed
 	adviceEvery = broker.VerdictTTL / 4 // an incident that stays as it is must not fall out of the bucket
+	adviceShare = 64                    // so many are written between two pulls: events do not wait for advice
+	markKept    = 24 * time.Hour        // as long as the stream holds events: what is older comes from nowhere again
 )
 
 func newPartition(number int, o Options, board *Board, verdicts *Verdicts) *partition {
-	p := &partition{number: number, js: o.JS, log: o.Log.With("partition", number), marks: make(map[string]uint64), verdicts: verdicts}
+	p := &partition{number: number, js: o.JS, log: o.Log.With("partition", number), marks: make(map[string]mark), verdicts: verdicts, now: time.Now}
 	p.judge = NewJudgeWith(o.Pack, board, func(f *event.Finding) { p.findings = append(p.findings, f) })
 	return p
 }
@@ -109,6 +124,7 @@ func (p *partition) rebuild(ctx context.Context, consumer jetstream.Consumer) er
 			if done = meta.Sequence.Stream > delivered; done {
 				break
 			}
+			p.clock = meta.Timestamp
 			p.apply(m, meta.Sequence.Stream)
 			p.pass(meta.Timestamp)
 			if meta.Sequence.Stream <= floor {
@@ -134,6 +150,7 @@ func (p *partition) take(ctx context.Context, consumer jetstream.Consumer) error
 		if err != nil {
 			return fmt.Errorf("read metadata: %w", err)
 		}
+		p.clock = meta.Timestamp
 		p.apply(m, meta.Sequence.Stream)
 		p.pass(meta.Timestamp)
 		last = m
@@ -141,12 +158,12 @@ func (p *partition) take(ctx context.Context, consumer jetstream.Consumer) error
 			return err
 		}
 	}
-	p.advise(ctx)
 	if last != nil {
 		if err := last.Ack(); err != nil {
 			return fmt.Errorf("acknowledge: %w", err)
 		}
 	}
+	p.advise(ctx)
 	if err := messages.Error(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -169,10 +186,10 @@ func (p *partition) apply(m jetstream.Msg, sequence uint64) {
 	}
 	if batch.Producer != "" {
 		key := event.HostKey(batch.Host) + "/" + batch.Producer + "/" + batch.Lane
-		if mark, seen := p.marks[key]; seen && batch.Sequence <= mark {
+		if last, seen := p.marks[key]; seen && batch.Sequence <= last.sequence {
 			return // published twice, outside the server's own window
 		}
-		p.marks[key] = batch.Sequence
+		p.marks[key] = mark{batch.Sequence, p.clock}
 	}
 	for _, e := range batch.Events {
 		p.judge.Apply(e)
@@ -184,23 +201,38 @@ func (p *partition) pass(now time.Time) {
 		p.ticked = now
 		p.judge.Tick(now)
 	}
+	if now.Sub(p.pruned) >= time.Hour {
+		p.pruned = now
+		maps.DeleteFunc(p.marks, func(_ string, m mark) bool { return now.Sub(m.at) > markKept }) // a collector draws a new producer at each start
+	}
 }
 
-// advise writes the verdicts of the open incidents again, before they expire.
+// advise writes the verdicts of the open incidents again before they expire, some at a time.
 func (p *partition) advise(ctx context.Context) {
-	if p.ticked.Sub(p.advised) < adviceEvery {
-		return
+	if len(p.renew) == 0 && p.now().Sub(p.advised) >= adviceEvery {
+		p.advised, p.renew = p.now(), p.judge.incidents.State().Incidents
 	}
-	p.advised = p.ticked
-	for _, in := range p.judge.incidents.State().Incidents {
-		if in.Last == nil {
-			continue
-		}
-		if err := p.verdicts.Put(ctx, in.Last); err != nil {
-			p.log.Warn("verdict not written", "incident", in.ID, "error", err)
-			return // the broker is not well; the findings matter more
+	for range min(len(p.renew), adviceShare) {
+		next := p.renew[0]
+		p.renew = p.renew[1:]
+		for _, in := range p.judge.incidents.Open(next.Key) {
+			if in.ID == next.ID && in.Last != nil && !p.put(ctx, in.Last) { // it may have ended meanwhile
+				return // the broker may not be well, and the events matter more; the next one has its turn later
+			}
 		}
 	}
+}
+
+// put writes the advice that follows from a finding, to the process that lives in its slot by now, and takes it from the one before. It
+// is no reason to keep the finding back, nor to announce it again.
+func (p *partition) put(ctx context.Context, f *event.Finding) bool {
+	for _, one := range p.judge.inherited(f) {
+		if err := p.verdicts.Put(ctx, one); err != nil {
+			p.log.Warn("verdict not written", "incident", f.Incident, "error", err)
+			return false
+		}
+	}
+	return true
 }
 
 func sameHost(subject string, b *event.Batch) error {
@@ -268,10 +300,7 @@ func (p *partition) publish(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("publish finding %s: %w", f.ID, err)
 		}
-		// Advice for routers, beside the finding: it is no reason to keep the finding back, nor to announce it again.
-		if err := p.verdicts.Put(ctx, f); err != nil {
-			p.log.Warn("verdict not written", "incident", f.Incident, "error", err)
-		}
+		p.put(ctx, f)
 		p.findings = p.findings[1:]
 	}
 	return nil

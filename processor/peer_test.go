@@ -83,3 +83,17 @@ func TestTheBoardIsBounded(t *testing.T) {
 		t.Errorf("%d groups are held", len(b.groups))
 	}
 }
+
+// A worker whose clock is two weeks ahead asks; the others still have their control.
+func TestAClockThatIsAheadDropsNoPeers(t *testing.T) {
+	b, of := NewBoard(), peerGroup{"c", "m", "worker"}
+	b.report(of, "good", peer{release: "old", rate: 1000, rated: true, points: 6, level: 1 << live, at: peersAt})
+	self := peer{release: "new", rate: 1000, rated: true, points: 6, called: 1 << live, at: peersAt.Add(14 * 24 * time.Hour)}
+	if b.compare(of, "ahead", self)[live].comparable {
+		t.Error("what ended two weeks ago by its own clock is a control")
+	}
+	self.at = peersAt
+	if !b.compare(of, "self", self)[live].proof {
+		t.Error("the good release is gone")
+	}
+}

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
+	"lowtide/event"
 	"lowtide/rules/variable"
 )
 
@@ -107,8 +110,11 @@ func (m moments) newest() time.Time { return m[len(m)-1] }
 // within says whether something was less than a window before a moment. What is later by the clock was, too, unless the clock has
 // been set back far.
 func within(at, then time.Time, window time.Duration) bool {
-	d := at.Sub(then)
-	return !then.IsZero() && d < window && d > -window
+	if then.IsZero() {
+		return false
+	}
+	d := event.Ago(at, then)
+	return d < window && d > -window
 }
 
 // enter makes the worker the slot's life. A predecessor that has ended is followed at once; one that was heard just now may stand
@@ -155,6 +161,48 @@ func (j *Judge) leave(w *watched) {
 	w.place = nil
 }
 
+// heir is the process that lives in the slot of a finding by now, where the one that the finding names has ended; nil where that one
+// lives, or nobody does.
+func (j *Judge) heir(f *event.Finding) (next *watched, ended bool) {
+	h := j.hosts[hostName{f.Labels["cluster"], f.Labels["host"]}]
+	if h == nil || f.Worker == nil || f.Subject.Kind != "worker" && f.Subject.Kind != "instance" {
+		return nil, false
+	}
+	s := h.slots[f.Slot]
+	for life, w := range h.processes {
+		if life.pid == f.Worker.Pid && w.Who.GetStartTicks() == f.Worker.GetStartTicks() && proto.Equal(w.Who.GetStartTime(), f.Worker.StartTime) {
+			ended = !w.end.at.IsZero()
+			if !ended {
+				return nil, false
+			}
+		}
+	}
+	if s == nil || s.life == nil || !s.life.end.at.IsZero() {
+		return nil, ended
+	}
+	return s.life, true
+}
+
+// inherited returns what to advise because of a finding: the finding itself, or where its process has ended that nothing is to be said
+// of that one any more, and the same of its successor.
+func (j *Judge) inherited(f *event.Finding) []*event.Finding {
+	next, ended := j.heir(f)
+	if !ended {
+		return []*event.Finding{f}
+	}
+	old := *f
+	old.State = event.Resolved
+	if next == nil {
+		return []*event.Finding{&old}
+	}
+	to := *f
+	to.Worker = next.Who
+	if to.Subject.Kind == "worker" {
+		to.Subject.Key = next.Key
+	}
+	return []*event.Finding{&old, &to}
+}
+
 // follow counts a restart, unless the end before it was planned.
 func (j *Judge) follow(s *slot, w *watched, at time.Time) {
 	s.quiet = false
@@ -193,7 +241,7 @@ func (j *Judge) vanished(s *slot, w *watched, at time.Time) {
 		if s.before = nil; within(at, old.heard, silent) {
 			s.life = w // they stand beside each other
 		}
-	case w.ticks >= silentTicks && at.Sub(old.heard) >= silent && old.end.at.IsZero():
+	case w.ticks >= silentTicks && event.Ago(at, old.heard) >= silent && old.end.at.IsZero():
 		j.remember(s, old)
 		old.end = ending{at: old.heard, life: old.Key, release: old.Who.GetRelease(), unknown: true, planned: old.planned(old.heard)}
 		s.end = old.end
@@ -247,11 +295,8 @@ func (s *slot) tell(w *watched, at time.Time) {
 }
 
 // prove sets the second axes on the sample as they are for the first of the series that was called; a rule about another series
-// reads its own.
-func (w *watched) prove(series []int) {
-	if w.called == 0 {
-		return
-	}
+// reads its own. It says whether there was one.
+func (w *watched) prove(series []int) bool {
 	for _, i := range series {
 		if w.called>>i&1 == 0 {
 			continue
@@ -274,8 +319,9 @@ func (w *watched) prove(series []int) {
 		s.SetNumber(slotIDs.sameGrowing, float64(c.sameGrowing))
 		s.SetNumber(slotIDs.other, float64(c.other))
 		s.SetNumber(slotIDs.otherGrowing, float64(c.otherGrowing))
-		return
+		return true
 	}
+	return false
 }
 
 // compare looks at the calls of the worker anew: tells its peers, asks them about what grows here, and asks the slot whether it
@@ -299,7 +345,7 @@ func (j *Judge) compare(w *watched, at time.Time) {
 					w.regrown |= 1 << i
 				}
 			}
-		} else if _, proven := w.Proven(name); proven {
+		} else if w.IsProven(name) {
 			self.level |= 1 << i
 		}
 	}

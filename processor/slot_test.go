@@ -125,6 +125,15 @@ func TestHowALifeEnds(t *testing.T) {
 			s.apply(w, &event.Event{Lifecycle: &event.Lifecycle{State: "draining"}})
 		}, end: signal(15, "parent"), kill: "no", restart: 0},
 		{name: "SIGTERM with a farewell", end: bye(signal(15, "parent")), kill: "no", restart: 0},
+		{name: "SIGKILL after a deploy of a unit that nobody has was marked", before: func(s *stage, w *event.Worker) {
+			s.apply(nil, &event.Event{Mark: &event.Mark{Name: "another", Kind: "deploy"}})
+		}, end: signal(9, "parent"), kill: "yes", proven: "yes", restart: 1},
+		{name: "SIGKILL after a deploy of the whole host was marked", before: func(s *stage, w *event.Worker) {
+			s.apply(nil, &event.Event{Mark: &event.Mark{Name: "deploy", Kind: "deploy"}})
+		}, end: signal(9, "parent"), kill: "no", restart: 0},
+		{name: "SIGKILL after a deploy without a name", before: func(s *stage, w *event.Worker) {
+			s.apply(nil, &event.Event{Mark: &event.Mark{Kind: "deploy"}})
+		}, end: signal(9, "parent"), kill: "no", restart: 0},
 		{name: "SIGTERM after a deploy of the unit was marked", before: func(s *stage, w *event.Worker) {
 			s.apply(nil, &event.Event{Mark: &event.Mark{Name: "u", Kind: "deploy"}})
 		}, end: signal(15, "unknown"), kill: "no", restart: 0},
@@ -331,6 +340,184 @@ func TestTheSameSlopeAfterARestartIsAProof(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("then release %s: proof.restart is %s, want %s", release, got, want)
+		}
+	}
+}
+
+// A request to end is held back, and then its host falls silent: its time does not pass, that of the broker does.
+func TestARequestToEndIsToldOfASilentHost(t *testing.T) {
+	s := newProbeStage(t)
+	silent, stays := s.host, &event.Host{Cluster: "c", Name: "stays", BootId: "b"}
+	w := rank(10, "r1")
+	run := func(d time.Duration, hosts ...*event.Host) {
+		for range int(d / time.Minute) {
+			s.pass(time.Minute)
+			for _, h := range hosts {
+				s.host = h
+				s.apply(w, handles())
+			}
+			s.judge.Tick(s.at)
+		}
+	}
+	run(65*time.Minute, silent, stays)
+	s.host = silent
+	s.apply(w, signal(15, "unknown"))
+	ended := s.at
+	told := func() []*event.Finding {
+		return slices.DeleteFunc(slices.Clone(s.findings), func(f *event.Finding) bool { return f.Class != "external_kill" })
+	}
+	run(9*time.Minute, stays)
+	if len(told()) != 0 {
+		t.Fatalf("told after nine minutes: %v", s.findings)
+	}
+	run(3*time.Minute, stays)
+	if kills := told(); len(kills) != 1 || !kills[0].Time.Equal(ended) {
+		t.Fatalf("findings %v, want the kill at %v", s.findings, ended)
+	}
+}
+
+// Jobs that belong to no engine end when they are done; an engine that ends well before it was ready does not.
+func TestJobsThatEndWellAreNoCrashLoop(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*event.Worker)
+		says   *event.Event
+		end    *event.Event
+		want   float64
+	}{
+		"jobs":                                 {nil, handles(), code(0), 0},
+		"jobs that fail":                       {nil, handles(), code(1), 4},
+		"an engine, by its name":               {func(w *event.Worker) { w.Engine = "vllm" }, handles(), code(0), 4},
+		"an engine, by its model":              {func(w *event.Worker) { w.Model = "m" }, handles(), code(0), 4},
+		"an engine, by what it says of itself": {nil, waits(0), code(0), 4},
+	} {
+		s := newProbeStage(t)
+		for life := range int64(5) {
+			w := rank(10+life, "")
+			w.Model = ""
+			if test.change != nil {
+				test.change(w)
+			}
+			for range 8 {
+				s.pass(time.Minute)
+				s.apply(w, proto.CloneOf(test.says))
+				s.apply(w, handles())
+			}
+			if life == 4 {
+				if got := s.number(w, "restarts.hour"); got != test.want {
+					t.Errorf("%s: %v restarts, want %v", name, got, test.want)
+				}
+				break
+			}
+			s.pass(10 * time.Second)
+			s.apply(w, proto.CloneOf(test.end))
+		}
+	}
+}
+
+// The kernel killed the life before. That the next one is of another release, known at once or late, does not make it planned.
+func TestAKillIsNoRolloutHoweverLateTheReleaseIsKnown(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		s := newProbeStage(t)
+		s.live(rank(10, "r1"), 10*time.Minute)
+		s.apply(rank(10, "r1"), signal(9, "kernel"))
+		next := rank(11, "r2")
+		if late {
+			next.Release = ""
+		}
+		s.pass(time.Minute)
+		s.apply(next, handles())
+		next.Release = "r2"
+		s.live(next, 2*time.Minute)
+		if n, kill := s.number(next, "restarts.hour"), s.flag(next, "symptom.kill"); n != 1 || kill != "yes" {
+			t.Errorf("known late %v: %v restarts, kill %s, want one and yes", late, n, kill)
+		}
+	}
+}
+
+// Without a probe an OOM is told in words only. The next life says nothing of the kind, which is an answer: a day later the incident is
+// over. Where only the allocator's counter told, its absence is none.
+func TestAnOomInWordsDoesNotFreezeTheNextLife(t *testing.T) {
+	for name, test := range map[string]struct {
+		oom  *event.Event
+		want string
+	}{
+		"in words":     {&event.Event{Oom: &event.Oom{Kind: "cuda", RequestedBytes: event.Ptr(uint64(9 << 30)), FreeBytes: event.Ptr(uint64(1 << 30))}}, "no"},
+		"by an engine": {&event.Event{Oom: &event.Oom{Kind: "engine", Text: "no memory for the cache blocks"}}, "no"},
+		"by a counter": {&event.Event{Allocator: &event.Allocator{GpuUuid: "GPU-a", OomsTotal: event.Ptr(uint64(1))}}, "unknown"},
+	} {
+		s := newStage(t)
+		old, next := rank(10, "r1"), rank(11, "r1")
+		s.apply(old, &event.Event{Allocator: &event.Allocator{GpuUuid: "GPU-a", OomsTotal: event.Ptr(uint64(0))}})
+		s.live(old, 30*time.Minute)
+		s.apply(old, proto.CloneOf(test.oom))
+		s.live(old, time.Minute)
+		s.apply(old, code(1))
+		s.live(next, 10*time.Minute)
+		if got := s.flag(next, "symptom.oom"); got != test.want {
+			t.Errorf("%s: symptom.oom of the next life is %s, want %s", name, got, test.want)
+		}
+		s.live(next, 25*time.Hour)
+		if open := s.judge.incidents.Open("c/h/u/0/0"); test.want == "no" && len(open) != 0 {
+			t.Errorf("%s: a day later %s is open", name, open[0].Class)
+		}
+	}
+}
+
+// Live memory and host memory grow in one process, and only a cache on the GPU is declared and exceeded: that proves nothing about the
+// host's.
+func TestAxesAreThoseOfTheSeriesThatGrows(t *testing.T) {
+	s := newStage(t)
+	w := rank(10, "r1")
+	w.Engine = "vllm"
+	work := uint64(0)
+	s.apply(w, &event.Event{Config: &event.Config{DeclaredCaches: []*event.DeclaredCache{{Name: "lora", CapBytes: event.Ptr(uint64(100 << 20))}}}})
+	for i := range uint64(7 * 60) {
+		s.pass(time.Minute)
+		running := uint64(0)
+		if i%20 < 10 {
+			running, work = 4, work+1+(i*7)%5
+		}
+		s.apply(w, &event.Event{Engine: &event.Engine{Running: &running, Waiting: event.Ptr(uint64(0)), FinishedTotal: event.Ptr(work), GenerationTokensTotal: event.Ptr(50 * work)}})
+		bytes := 10<<30 + i*10<<20
+		s.apply(w, &event.Event{Allocator: &event.Allocator{GpuUuid: "GPU-a", AllocatedBytes: &bytes, ActiveBytes: &bytes, ReservedBytes: event.Ptr(uint64(30 << 30)), OomsTotal: event.Ptr(uint64(0))}})
+		s.apply(w, &event.Event{Process: &event.Process{AnonBytes: event.Ptr(4<<30 + i*5<<20)}})
+	}
+	last := map[string]string{}
+	for _, f := range s.findings {
+		last[f.Class] = f.State
+	}
+	if len(last) != 2 || last["retention"] != event.Confirmed || last["host_memory"] != event.Suspected {
+		t.Errorf("found %v, want retention confirmed by the cap and host_memory suspected", last)
+	}
+	if _, _, known := s.worker(w).Axes("anon"); known {
+		t.Error("a cache of the GPU caps host memory")
+	}
+	if _, exceeded, known := s.worker(w).Axes("live"); !exceeded || !known {
+		t.Error("the declared cache is not exceeded")
+	}
+	if work, exceeded, known := s.worker(w).Axes("threads"); work || exceeded || known {
+		t.Error("threads do not grow")
+	}
+}
+
+// The kernel log says whom it killed; nobody saw the process go. It was ended from outside all the same, once.
+func TestAKillIsKnownFromTheKernelLogAlone(t *testing.T) {
+	for name, oom := range map[string]*event.Oom{
+		"by the victim's pid":          {Kind: "cgroup", VictimPid: event.Ptr(int64(10))},
+		"by the worker it is told for": {Kind: "kernel"},
+	} {
+		s := newStage(t)
+		w := &event.Worker{Pid: 10, StartTicks: event.Ptr(uint64(1)), Role: "worker", Unit: "u", GpuUuids: []string{"GPU-a"}}
+		for range 30 {
+			s.at = s.at.Add(time.Minute)
+			s.apply(w, handles())
+		}
+		s.apply(w, &event.Event{Oom: oom})
+		s.at = s.at.Add(time.Second)
+		s.apply(w, &event.Event{Lifecycle: &event.Lifecycle{State: "exited", Signal: event.Ptr(int64(9)), By: "cgroup"}})
+		s.judge.Flush()
+		if len(s.findings) != 1 || s.findings[0].Class != "external_kill" || s.findings[0].Severity != event.Page {
+			t.Errorf("%s: %d findings, %v", name, len(s.findings), s.findings)
 		}
 	}
 }

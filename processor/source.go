@@ -1,8 +1,6 @@
 package processor
 
 import (
-	"slices"
-	"strings"
 	"time"
 
 	"lowtide/event"
@@ -72,16 +70,16 @@ func (j *Judge) status(h *host, s *sensor, status string, at time.Time) {
 		}
 	case s.well.IsZero():
 	case status == "lost" || status == "timeout" || status == collectorGone:
+		if !s.blind || !s.backAt.IsZero() {
+			s.since, s.back, s.backAt = h.elapsed, 0, time.Time{}
+		}
 		if !s.blind {
 			s.blind = true
 			h.blind++
-			s.since = h.elapsed
-		}
-		if !s.backAt.IsZero() {
-			s.since, s.back, s.backAt = h.elapsed, 0, time.Time{}
 		}
 		j.judgeSensor(h, s, at)
 	case s.blind:
+		s.back, s.backAt = 0, time.Time{}
 		j.judgeSensor(h, s, at)
 	}
 }
@@ -91,6 +89,17 @@ func (h *host) see(s *sensor) {
 		s.blind, s.back, s.backAt = false, 0, time.Time{}
 		h.blind--
 	}
+}
+
+// rest is how long a sensor has to be well before it counts as such: as long as the rules ask for whose incidents are open. One that
+// works for a moment now and then is one trouble.
+func (j *Judge) rest(s *sensor) (keep time.Duration) {
+	for _, in := range j.incidents.Open(s.key) {
+		if rule := j.rules[in.Rule]; rule != nil {
+			keep = max(keep, rule.Keep)
+		}
+	}
+	return keep
 }
 
 // watch judges the sensors that are not well anew as the host's time passes.
@@ -127,6 +136,10 @@ func (j *Judge) Tick(now time.Time) {
 				j.status(h, s, "ok", now)
 			}
 		case heard:
+			j.darken(h, now)
+			if silence > gone && (s == nil || !s.blind) {
+				continue // it was taken away, as was said then
+			}
 			if s = h.sensor(collector); s == nil {
 				continue
 			}
@@ -139,9 +152,25 @@ func (j *Judge) Tick(now time.Time) {
 	if len(j.awaiting) > 0 {
 		j.reconsider(nil, now, false)
 	}
+	for _, f := range j.incidents.Abandon(now) {
+		j.emit(f)
+	}
 }
 
-// judgeSensor asks the rules about one sensor of one host. One that is away for a day is not waited for any longer.
+// darken judges what is open about the sensors of a host that is silent. It opens nothing: what they would say is not known.
+func (j *Judge) darken(h *host, now time.Time) {
+	if h.blind == 0 {
+		return
+	}
+	for _, s := range h.sortedSensors() {
+		if s.blind && s.name != collector && (len(j.incidents.Open(s.key)) > 0 || h.elapsed-s.since > gone) {
+			j.judgeSensor(h, s, now)
+		}
+	}
+}
+
+// judgeSensor asks the rules about one sensor of one host. One that is away for a day is not waited for any longer, so
+// that a host which was taken away can be forgotten.
 func (j *Judge) judgeSensor(h *host, s *sensor, at time.Time) {
 	s.judged = at
 	if s.sample == nil {
@@ -157,15 +186,23 @@ func (j *Judge) judgeSensor(h *host, s *sensor, at time.Time) {
 	}
 	v := view{kind: "source", subject: s.key, key: s.key, at: at, sample: s.sample, host: h, related: h.cardKeys()}
 	switch {
-	case !s.blind:
+	case !s.backAt.IsZero():
 		s.sample.SetNumber(sourceIDs.seconds, 0)
-		v.well = s.name + " is well again since " + s.well.UTC().Format(time.RFC3339)
-	case s.status != "lost" && s.status != "timeout" && s.status != collectorGone, dark > gone:
+		if h.elapsed-s.back >= j.rest(s) {
+			v.well = s.name + " is well again since " + s.backAt.UTC().Format(time.RFC3339)
+			h.see(s)
+		}
+	case dark > gone:
+		s.sample.SetNumber(sourceIDs.seconds, 0)
+		v.well = s.name + " was not seen for a day, and is not waited for any longer"
+		h.see(s)
+		s.well = time.Time{} // until it is well again it can be lost no more
+	case s.status != "lost" && s.status != "timeout" && s.status != collectorGone:
 		s.sample.SetNumber(sourceIDs.seconds, 0)
 	default:
 		s.sample.SetNumber(sourceIDs.seconds, max(0, dark.Seconds()))
 	}
-	j.ask(j.perHost, &s.answers, v)
+	j.ask(j.perHost, &s.answers, &v)
 	s.sample.Settle()
 	if len(j.incidents.Open(s.key)) == 0 && !s.blind {
 		s.sample, s.answers = nil, answers{}

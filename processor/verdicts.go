@@ -1,18 +1,3 @@
-// Package processor also writes the bucket LOWTIDE_VERDICTS, which tells routers what to keep away from a worker. It is advice, for
-// them to read only, and nothing here acts on it. The key is cluster.host.pid-start_ticks, each a token; the value is a JSON object:
-//
-//	worker      the process life: the key of the finding's subject where that is a worker, else the key of this entry
-//	slot        cluster/host/unit/engine_index/rank: what a restart comes back to
-//	class state severity confidence incident
-//	            of the worst open incident of the process: graver first, then what asks to avoid more, then confirmed before suspected
-//	avoid       what a router should keep away from it because of that incident, [] when nothing:
-//	              long_context  requests with long prompts or outputs
-//	              new_sessions  everything but the sessions that it has
-//	              all           everything
-//	expires     RFC 3339; after this the advice is void. The bucket drops it then, two hours after the last transition
-//	others      its other open incidents, in the same form without worker, slot and others; absent when there are none
-//
-// An entry goes when the last of its incidents is resolved.
 package processor
 
 import (
@@ -31,6 +16,23 @@ import (
 	"lowtide/event"
 	"lowtide/processor/broker"
 )
+
+// The bucket LOWTIDE_VERDICTS tells routers what to keep away from a worker. It is advice, for them to read only, and nothing here acts
+// on it. The key is cluster.host.pid-start_ticks, each a token; the value is a JSON object:
+//
+//	worker      the process life: the key of the finding's subject where that is a worker, else the key of this entry
+//	slot        cluster/host/unit/engine_index/rank: what a restart comes back to
+//	class state severity confidence incident
+//	            of the worst open incident of the process: graver first, then what asks to avoid more, then confirmed before suspected
+//	avoid       what a router should keep away from it because of that incident, [] when nothing:
+//	              long_context  requests with long prompts or outputs
+//	              new_sessions  everything but the sessions that it has
+//	              all           everything
+//	expires     RFC 3339; after this the advice is void. The bucket drops it then, two hours after the last transition
+//	others      its other open incidents, in the same form without worker, slot and others; absent when there are none
+//
+// An entry goes when the last of its incidents is resolved. What is still open of a process that has ended goes to the one that lives in
+// its slot by then.
 
 // What a router should keep away from a worker.
 const (
@@ -83,7 +85,7 @@ func OpenVerdicts(ctx context.Context, js jetstream.JetStream, now func() time.T
 }
 
 // Put writes one transition into the entry of its process, in the order in which they happened. A finding without a process changes
-// nothing. The same finding again only renews the advice.
+// nothing. The same finding again only renews the advice. A nil Verdicts writes nothing.
 func (v *Verdicts) Put(ctx context.Context, f *event.Finding) error {
 	key := verdictKey(f)
 	if v == nil || key == "" {

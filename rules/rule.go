@@ -72,14 +72,35 @@ type Result struct {
 // Evaluate judges one sample. Confirm and With are answered whatever When is, because a held condition can still be confirmed or paired.
 func (r *Rule) Evaluate(s *variable.Sample) Result {
 	var out Result
-	out.When, out.Missing = r.when.evaluate(s)
-	out.Confirm, _ = r.confirm.evaluate(s)
-	out.With, _ = r.with.evaluate(s)
+	out.When, out.Missing = r.Condition(s)
+	out.Confirm, out.With = r.Beside(s)
 	return out
+}
+
+// Condition answers only `when`, as Evaluate does: while it is not true and no incident is open, nobody asks for the rest.
+func (r *Rule) Condition(s *variable.Sample) (when Outcome, missing string) {
+	return r.when.evaluate(s)
+}
+
+// Decides fills in what decides `when` of a sample for which it is false: as long as none of that changes, it stays false. It returns
+// false where that is not known, and so all that the condition reads.
+func (r *Rule) Decides(s *variable.Sample, by *variable.Reading) bool {
+	by.Clear()
+	return r.when.tree != nil && r.when.tree.decides(s, by)
+}
+
+// Beside answers what Condition leaves out.
+func (r *Rule) Beside(s *variable.Sample) (confirm, with Outcome) {
+	confirm, _ = r.confirm.evaluate(s)
+	with, _ = r.with.evaluate(s)
+	return confirm, with
 }
 
 // Reads returns the variables on which Evaluate depends, sorted: nothing else can change its result.
 func (r *Rule) Reads() []variable.ID { return r.reads }
+
+// ConditionReads returns those on which Condition depends.
+func (r *Rule) ConditionReads() []variable.ID { return r.when.reads }
 
 // Against answers each legitimate explanation, in the order of the file.
 func (r *Rule) Against(s *variable.Sample) []event.CounterEvidence {

@@ -143,6 +143,93 @@ func (n *branch) all(s *variable.Sample, deciding Outcome) (out Outcome, missing
 	return out, missing
 }
 
+// decides adds what makes a branch of kind Bool false, and returns false where it is not that. Of a conjunction one part is enough, best
+// one of which nothing has changed lately; of a disjunction all of them are needed.
+func (n *branch) decides(s *variable.Sample, by *variable.Reading) bool {
+	switch n.does {
+	case opAnd:
+		var found *branch
+		for i := range n.args {
+			if steady, is := n.args[i].steadily(s); is && (steady || found == nil) {
+				if found = &n.args[i]; steady {
+					break
+				}
+			}
+		}
+		return found != nil && found.decides(s, by)
+	case opOr:
+		for i := range n.args {
+			if !n.args[i].decides(s, by) {
+				return false
+			}
+		}
+		return true
+	}
+	if out, _ := n.truth(s); out != False {
+		return false
+	}
+	n.reads(by)
+	return true
+}
+
+// steadily says whether a branch is false, and whether nothing has changed of what makes it so.
+func (n *branch) steadily(s *variable.Sample) (steady, is bool) {
+	switch n.does {
+	case opAnd:
+		for i := range n.args {
+			if one, no := n.args[i].steadily(s); no {
+				if is = true; one {
+					return true, true
+				}
+			}
+		}
+		return false, is
+	case opOr:
+		steady = true
+		for i := range n.args {
+			one, no := n.args[i].steadily(s)
+			if !no {
+				return false, false
+			}
+			steady = steady && one
+		}
+		return steady, true
+	}
+	if out, _ := n.truth(s); out != False {
+		return false, false
+	}
+	return !n.moved(s), true
+}
+
+// moved says whether anything that a branch reads has changed.
+func (n *branch) moved(s *variable.Sample) bool {
+	switch n.does {
+	case opReading:
+		return s.Changed(n.id)
+	case opKnown:
+		return s.Flipped(n.id)
+	}
+	for i := range n.args {
+		if n.args[i].moved(s) {
+			return true
+		}
+	}
+	return false
+}
+
+// reads adds all that a branch reads.
+func (n *branch) reads(by *variable.Reading) {
+	switch n.does {
+	case opReading:
+		by.Values.Add(n.id)
+	case opKnown:
+		by.Presence.Add(n.id)
+	}
+	for i := range n.args {
+		n.args[i].reads(by)
+	}
+}
+
 func (n *branch) compare(s *variable.Sample) (Outcome, variable.ID) {
 	a, first, one := n.args[0].value(s)
 	b, second, other := n.args[1].value(s)

@@ -11,13 +11,19 @@ import (
 // explains says whether a is why b is seen: its rule names b's class, and it began first. Where both began at the same moment the
 // order of the classes decides.
 func explains(a, b *Incident) bool {
-	if a == b || !slices.Contains(a.Explains, b.Class) {
+	if a == b || a.Class == b.Class || !slices.Contains(a.Explains, b.Class) {
 		return false
 	}
 	if a.Onset.Equal(b.Onset) {
 		return precedence(a.Class) < precedence(b.Class)
 	}
 	return a.Onset.Before(b.Onset)
+}
+
+// continues says that a is open and b is the same trouble at a related key, as when an engine takes all its ranks with it: a rule that
+// explains its own class says so. Which one was told first does not matter.
+func continues(a, b *Incident) bool {
+	return a != b && a.Class == b.Class && a.Key != b.Key && slices.Contains(a.Explains, b.Class)
 }
 
 // precedence is the place of a class in the order of vocabulary.md; a class that is not in it comes last.
@@ -34,7 +40,7 @@ func (t *Tracker) explainer(trouble *Incident, related []string) *Incident {
 	var first *Incident
 	look := func(key string) {
 		for _, in := range t.open[key] {
-			if explains(in, trouble) && (first == nil || earlier(in, first)) {
+			if (explains(in, trouble) || continues(in, trouble)) && (first == nil || earlier(in, first)) {
 				first = in
 			}
 		}
@@ -79,7 +85,9 @@ func (t *Tracker) explained(cause *Incident) []*Incident {
 // absorb keeps a trouble from being an incident of its own. If it is graver than what explains it, the explanation takes its
 // severity over: a page must not be lost for being understood.
 func (t *Tracker) absorb(cause, trouble *Incident, at time.Time) []*event.Finding {
-	cause.note(trouble)
+	if cause.Class != trouble.Class {
+		cause.note(trouble)
+	}
 	if !cause.raise(trouble.Severity) {
 		return nil
 	}

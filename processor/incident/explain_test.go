@@ -12,6 +12,7 @@ import (
 )
 
 func TestExplaining(t *testing.T) {
+	crash := rule("crash_loop", "stall", "crash_loop")
 	for _, test := range []struct {
 		name  string
 		steps []step
@@ -50,6 +51,15 @@ func TestExplaining(t *testing.T) {
 			{"one elsewhere", see(stalled, 1, when, at("c/h/v/0/0", "c/h/GPU-b")), "stall suspected ticket"},
 			{"Xid 79", see(device, 1, when, at("c/h/GPU-a"), of("")),
 				"device_fault suspected page; stall resolved ticket: explained by device_fault; stall resolved ticket: explained by device_fault"}}},
+		{"an engine takes all its ranks with it, told in any order: one incident, as grave as the gravest", []step{
+			{"rank 0", see(crash, 1, when, at("c/h/u/0/0", "c/h/u/0/1")), "crash_loop suspected ticket"},
+			{"rank 1, at the same moment", see(crash, 1, when, at("c/h/u/0/1", "c/h/u/0/0")), ""},
+			{"rank 2, told late", see(crash, 0.9, paged, at("c/h/u/0/2", "c/h/u/0/0")), "crash_loop suspected page"},
+			{"rank 1 again", see(crash, 1.1, paged, at("c/h/u/0/1", "c/h/u/0/0")), ""},
+			{"another engine", see(crash, 1.1, when, at("c/h/v/0/0", "c/h/v/0/1")), "crash_loop suspected ticket"}}},
+		{"a rule that does not name its own class explains no other of it", []step{
+			{"rank 0", see(stalled, 1, when, at("c/h/u/0/0", "c/h/u/0/1")), "stall suspected ticket"},
+			{"rank 1", see(stalled, 1.1, when, at("c/h/u/0/1", "c/h/u/0/0")), "stall suspected ticket"}}},
 		{"when the cause ends the rest stands alone", []step{
 			{"leak", see(retention, 0, when), "retention suspected ticket"},
 			{"stall", see(stalled, 1, when), ""},

@@ -47,8 +47,9 @@ type Incident struct {
 
 	Onset    time.Time     `json:"onset"`
 	LastTrue time.Time     `json:"last_true"`
-	Seen     time.Time     `json:"seen"` // the newest observation
-	Quiet    time.Duration `json:"-"`    // for how long the condition was seen to be false since LastTrue
+	Seen     time.Time     `json:"seen"`             // the newest observation
+	Unheard  time.Time     `json:"unheard,omitzero"` // since when, by the clock of Abandon, no observation came
+	Quiet    time.Duration `json:"-"`                // for how long the condition was seen to be false since LastTrue
 
 	Worker string    `json:"worker,omitempty"` // the process life that it is judged in
 	Heard  time.Time `json:"heard,omitzero"`   // the newest observation of that life

@@ -265,3 +265,36 @@ func TestASlotIsNamedOnlyWhereAProcessIsMeant(t *testing.T) {
 		t.Errorf("slot %q, release %q, rule %q", f.Slot, f.Release, f.Rule)
 	}
 }
+
+// Growth of a slot that nobody comes back to ends after a week by the broker's clock; whatever is said of it meanwhile begins the week
+// anew, and a clock that falls back ends nothing.
+func TestWhatNobodySpeaksOfIsAbandoned(t *testing.T) {
+	tracker := NewTracker()
+	for _, o := range []Observation{see(retention, 0, when), see(retention, 0, when, at("b"), of("x")), see(device, 1, when, at("c/h/GPU-a"), of(""))} {
+		tracker.Observe(o)
+	}
+	broker := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC) // months ahead of the hosts
+	pass := func(days float64) string {
+		broker = broker.Add(time.Duration(days * 24 * float64(time.Hour)))
+		return told(tracker.Abandon(broker))
+	}
+	for i, test := range []struct {
+		days float64
+		want string
+	}{{0, ""}, {6.9, ""}, {-20, ""}, {6.9, ""}} {
+		if got := pass(test.days); got != test.want {
+			t.Fatalf("step %d: told %q, want %q", i, got, test.want)
+		}
+	}
+	tracker.Observe(see(retention, 2, unknown, of("x"), at("b"))) // somebody is there, and nothing is known of him yet
+	want := "device_fault resolved page: nothing was heard of it in seven days; retention resolved ticket: nobody came back to this slot in seven days"
+	if got := pass(0.2); got != want {
+		t.Errorf("told %q, want %q", got, want)
+	}
+	if got := pass(6.9); got != "" || len(tracker.Open("b")) != 1 {
+		t.Errorf("what was heard of ended too: %q", got)
+	}
+	if got := pass(0.2); got != "retention resolved ticket: nobody came back to this slot in seven days" {
+		t.Errorf("told %q", got)
+	}
+}

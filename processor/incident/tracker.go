@@ -1,6 +1,7 @@
 package incident
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -9,9 +10,10 @@ import (
 )
 
 const (
-	silence = 24 * time.Hour  // ends an incident that needs no proof: so long was its condition seen to be false (design.md, Incidents)
-	sight   = 6 * time.Hour   // a gap in what is seen counts at most as long: a clock that jumps, or a slot that is empty, is no silence
-	overlap = 5 * time.Minute // a process that was heard within this time still lives: another of its slot stands beside it
+	silence = 24 * time.Hour     // ends an incident that needs no proof: so long was its condition seen to be false (design.md, Incidents)
+	sight   = 6 * time.Hour      // a gap in what is seen counts at most as long: a clock that jumps, or a slot that is empty, is no silence
+	absence = 7 * 24 * time.Hour // an incident of which nobody has said anything for as long ends, proven or not
+	overlap = 5 * time.Minute    // a process that was heard within this time still lives: another of its slot stands beside it
 )
 
 // The bounds of what is held. A key has at most one open incident a class, and the classes are a closed list.
@@ -79,7 +81,7 @@ func (t *Tracker) find(key, class string) *Incident {
 // judge takes an open incident one step further.
 func (t *Tracker) judge(in *Incident, o *Observation) *event.Finding {
 	gap := o.Time.Sub(in.Seen)
-	in.Seen = o.Time
+	in.Seen, in.Unheard = o.Time, time.Time{}
 	switch o.Result.When {
 	case rules.Unknown:
 		return nil // freezes it: nothing is concluded from what cannot be seen
@@ -196,6 +198,32 @@ func (t *Tracker) room(in *Incident, at time.Time) (told []*event.Finding, ok bo
 	}
 	why := "given up unresolved: too many incidents are open, and this one was not seen since " + oldest.Seen.UTC().Format(time.RFC3339)
 	return []*event.Finding{t.end(oldest, at, why)}, true
+}
+
+// Abandon ends the incidents that no observation came for in seven days: the process is gone, perhaps with its host, and nobody will prove
+// anything about it. It is told the time by one clock, that of the broker, since those of hosts may be wrong or stand still; call it at
+// least once an hour.
+func (t *Tracker) Abandon(now time.Time) (told []*event.Finding) {
+	var left []*Incident
+	for _, all := range t.open {
+		for _, in := range all {
+			switch {
+			case in.Unheard.IsZero() || now.Before(in.Unheard):
+				in.Unheard = now
+			case now.Sub(in.Unheard) >= absence:
+				left = append(left, in)
+			}
+		}
+	}
+	slices.SortFunc(left, func(a, b *Incident) int { return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.ID, b.ID)) })
+	for _, in := range left {
+		why := "nothing was heard of it in seven days"
+		if in.Last.Slot != "" {
+			why = "nobody came back to this slot in seven days"
+		}
+		told = append(told, t.end(in, now, why))
+	}
+	return told
 }
 
 // before orders by the last sight, and in a way that does not depend on the order of a map.

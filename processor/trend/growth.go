@@ -46,9 +46,8 @@ func (s *Scratch) Measure(x, y []float64, sigma float64) Growth {
 	}
 	growth.Hours = known(x[len(x)-1] - x[0])
 	if len(x) < robustPoints {
-		line := LeastSquares(x, y)
-		growth.Slope, growth.Low, growth.High = line.Slope, line.Low, line.High
-		growth.Level = Level(x, y)
+		line, level := LineAndLevel(x, y)
+		growth.Slope, growth.Low, growth.High, growth.Level = line.Slope, line.Low, line.High, level
 		return growth
 	}
 	growth.Robust = true

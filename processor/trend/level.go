@@ -37,11 +37,16 @@ func (l Levelling) Rising() bool {
 // for fewer than two points and where x does not ascend.
 func Level(x, y []float64) Levelling {
 	x, y = common(x, y)
-	level := Levelling{Mean: unknown(), Last: unknown(), Ratio: unknown(), Halves: unknown()}
 	if !measured(x) || !measured(y) {
 		var scratch Scratch
 		x, y = scratch.points(x, y)
 	}
+	return levelling(x, y, centre(x, y))
+}
+
+// levelling is Level of measured points whose sums are known.
+func levelling(x, y []float64, sums centred) Levelling {
+	level := Levelling{Mean: unknown(), Last: unknown(), Ratio: unknown(), Halves: unknown()}
 	if len(x) < 2 || !ascending(x) {
 		return level
 	}
@@ -50,7 +55,7 @@ func Level(x, y []float64) Levelling {
 	if !(span > 0) || !finite(span) {
 		return level
 	}
-	level.Mean = centre(x, y).slope()
+	level.Mean = sums.slope()
 	from := since(x, last-span/3, span)
 	level.Last = centre(x[max(0, from-1):], y[max(0, from-1):]).slope()
 	if level.Mean > 0 {

@@ -27,8 +27,22 @@ func (l Line) Known() bool { return l.Low <= l.High }
 // does not matter.
 func LeastSquares(x, y []float64) Line {
 	x, y = common(x, y)
-	line := Line{Slope: unknown(), Intercept: unknown(), StdErr: unknown(), Low: unknown(), High: unknown(), R2: unknown()}
+	return fit(x, y, centre(x, y))
+}
+
+// LineAndLevel returns what LeastSquares and Level do, for less than the two.
+func LineAndLevel(x, y []float64) (Line, Levelling) {
+	x, y = common(x, y)
 	sums := centre(x, y)
+	if sums.points < len(x) {
+		return fit(x, y, sums), Level(x, y)
+	}
+	return fit(x, y, sums), levelling(x, y, sums)
+}
+
+// fit is the line through points whose sums are known.
+func fit(x, y []float64, sums centred) Line {
+	line := Line{Slope: unknown(), Intercept: unknown(), StdErr: unknown(), Low: unknown(), High: unknown(), R2: unknown()}
 	line.Points = sums.points
 	line.Slope = sums.slope()
 	line.Intercept = known(sums.meanY - line.Slope*sums.meanX)
@@ -64,6 +78,9 @@ type centred struct {
 }
 
 func centre(x, y []float64) centred {
+	if c, ok := centreMeasured(x, y); ok {
+		return c
+	}
 	var c centred
 	// Means about the first point: the sum of large equal values would round.
 	var x0, y0 float64
@@ -93,6 +110,32 @@ func centre(x, y []float64) centred {
 		c.syy += dy * dy
 	}
 	return c
+}
+
+// centreMeasured is centre where all points are measured; ok is false where one may not be. What is not finite would make its sum so.
+func centreMeasured(x, y []float64) (c centred, ok bool) {
+	if len(x) == 0 {
+		return c, false
+	}
+	y = y[:len(x)]
+	x0, y0 := x[0], y[0]
+	for i, v := range x {
+		c.meanX += v - x0
+		c.meanY += y[i] - y0
+	}
+	if !finite(c.meanX) || !finite(c.meanY) {
+		return c, false
+	}
+	c.points = len(x)
+	c.meanX = x0 + c.meanX/float64(c.points)
+	c.meanY = y0 + c.meanY/float64(c.points)
+	for i, v := range x {
+		dx, dy := v-c.meanX, y[i]-c.meanY
+		c.sxx += dx * dx
+		c.sxy += dx * dy
+		c.syy += dy * dy
+	}
+	return c, true
 }
 
 // slope is NaN for fewer than two points, one x, and sums that overflow.

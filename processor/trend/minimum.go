@@ -15,6 +15,28 @@ func RollingMinimum(dst, y []float64, window int) []float64 {
 	return dst
 }
 
+// few is up to how many values of a window it is quicker to look at all of them.
+const few = 4
+
+// fewMinimum is rollingMinimum without a queue.
+func fewMinimum(dst, places, y, x []float64, window int) (minima, at []float64) {
+	var newest [few]float64 // dst may be y
+	for i, value := range y {
+		newest[i%few] = value
+		low, at := unknown(), i
+		for j := i; j > i-window && j >= 0; j-- { // of equal ones the last
+			if v := newest[j%few]; finite(v) && !(v >= low) {
+				low, at = v, j
+			}
+		}
+		dst = append(dst, low)
+		if x != nil {
+			places = append(places, x[at])
+		}
+	}
+	return dst, places
+}
+
 // rollingMinimum also appends, where x is given, the place at which each
 // minimum was measured.
 func rollingMinimum(dst, places, y, x []float64, window int) (minima, at []float64) {
@@ -23,6 +45,9 @@ func rollingMinimum(dst, places, y, x []float64, window int) (minima, at []float
 		value float64
 	}
 	window = max(1, min(window, len(y)))
+	if window <= few {
+		return fewMinimum(dst, places, y, x, window)
+	}
 	var fixed [64]candidate
 	queue := fixed[:]
 	if window > len(fixed) {

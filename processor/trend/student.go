@@ -30,11 +30,12 @@ func twoSided(degrees int) float64 {
 	return StudentQuantile((1+confidence)/2, float64(degrees))
 }
 
-var quantiles = sync.OnceValue(func() (table [128]float64) {
+var quantiles = sync.OnceValue(func() *[128]float64 {
+	var table [128]float64
 	for degrees := range table {
 		table[degrees] = StudentQuantile((1+confidence)/2, float64(degrees))
 	}
-	return table
+	return &table
 })
 
 // upperQuantile returns the t >= 0 that is exceeded with probability tail, at

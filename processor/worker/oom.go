@@ -145,8 +145,9 @@ func (w *Worker) beforeReady() bool {
 }
 
 // fitsWithoutOthers says whether the memory of other processes is why an allocation failed. Not where the allocator's own cap ended it.
-// Of what was missing theirs must be the larger part: they hold more than this process does, or they have taken more since its warm-up
-// than it has. Unknown where the OOM does not say what it asked for and what was free.
+// Of what was missing theirs must be the larger part: they have taken it since this process warmed up, and more than it has itself;
+// neighbours who always held what they hold are how the card was shared out. Where that was never seen, because the process failed while it
+// started or its card is not read, they must hold more than it does. Unknown where the OOM does not say what it asked for and what was free.
 func (w *Worker) fitsWithoutOthers(o *event.Oom) (fits, known bool) {
 	if o.Kind != "" && o.Kind != "cuda" || o.RequestedBytes == nil || o.FreeBytes == nil {
 		return false, false
@@ -166,7 +167,7 @@ func (w *Worker) fitsWithoutOthers(o *event.Oom) (fits, known bool) {
 		if held := all - used; held > others || others != others {
 			others = held
 		}
-		if i < len(w.load.Room.Cards) && w.load.Room.Cards[i].Based {
+		if i < len(w.load.Room.Cards) && w.load.Room.Cards[i].Based && w.Ready() {
 			more, grown = others-w.load.Room.Cards[i].Others, used-w.load.Room.Cards[i].Own
 		}
 	}
@@ -179,7 +180,13 @@ func (w *Worker) fitsWithoutOthers(o *event.Oom) (fits, known bool) {
 	if requested > free+others {
 		return false, true
 	}
-	return others > own || more > requested && more > grown, true
+	if named := number(o.OtherProcessesBytes); others-named > own {
+		return true, true // what no living process holds was never shared out
+	}
+	if more == more && grown == grown {
+		return more > requested-free && more > grown, true
+	}
+	return others > own, true
 }
 
 // roomInTotal says whether what failed was there, though not in one piece: no more was asked for than was free and loose together; with

@@ -37,8 +37,8 @@ func (w *Worker) oomFeatures(at time.Time) {
 	if o.last == nil {
 		return
 	}
-	read := nan
-	if v, known := s.Number(ids[live].now); known {
+	read := w.now.allocated() // also of a tick that is not closed yet
+	if v, known := s.Number(ids[live].now); known && read != read {
 		read = v
 	}
 	s.SetNumber(oomIDs.size, sizeOf(o.last, read)) // at each tick: an OOM may come before the first reading

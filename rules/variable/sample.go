@@ -16,6 +16,8 @@ type Sample struct {
 	generation []uint32
 	boxed      map[ID]box // the form that a rule reads, made once per change; few are asked for
 	touched    Set        // what has changed since Settle
+	flipped    Set        // what has become known, or unknown, since then
+	kinds      []Kind     // shared, as all
 	all        []Variable
 }
 
@@ -27,16 +29,16 @@ type box struct {
 
 // NewSample returns a sample in which everything is unknown.
 func NewSample() *Sample {
-	all := All()
-	n := len(all)
+	t := table()
+	n := len(t.all)
 	return &Sample{
 		numbers: make([]float64, n), strings: make(map[ID]string), known: NewSet(), generation: make([]uint32, n), boxed: make(map[ID]box),
-		touched: NewSet(), all: all,
+		touched: NewSet(), flipped: NewSet(), kinds: t.kinds, all: t.all,
 	}
 }
 
 func (s *Sample) must(id ID, kind Kind) {
-	if s.all[id].Kind != kind {
+	if s.kinds[id] != kind {
 		s.wrong(id, kind)
 	}
 }
@@ -46,26 +48,43 @@ func (s *Sample) wrong(id ID, kind Kind) {
 }
 
 func (s *Sample) mark(id ID) {
-	s.known.add(id)
+	if !s.Known(id) {
+		s.known.Add(id)
+		s.flipped.Add(id)
+	}
 	s.generation[id]++
-	s.touched.add(id)
+	s.touched.Add(id)
 }
 
 // Touched says whether any variable of the set has changed since Settle; of a new sample, whether any was ever set.
 func (s *Sample) Touched(of Set) bool { return s.touched.meets(of) }
 
+// Moved is Touched for a reading.
+func (s *Sample) Moved(r *Reading) bool {
+	return s.touched.meets(r.Values) || s.flipped.meets(r.Presence)
+}
+
+// Changed says whether a variable has changed since Settle.
+func (s *Sample) Changed(id ID) bool { return s.touched.has(id) }
+
+// Flipped says whether a variable has become known, or unknown, since Settle.
+func (s *Sample) Flipped(id ID) bool { return s.flipped.has(id) }
+
 // Settle forgets what has changed: whoever asks by Touched has taken all of it in.
-func (s *Sample) Settle() { clear(s.touched) }
+func (s *Sample) Settle() {
+	clear(s.touched)
+	clear(s.flipped)
+}
 
 // SetNumber sets a number in base units; NaN makes it unknown, and so does what is infinite, which no finding
 // can carry. It panics when the variable is no number, as all setters do.
 func (s *Sample) SetNumber(id ID, value float64) {
 	s.must(id, Number)
-	if math.IsNaN(value) || math.IsInf(value, 0) {
-		s.Unset(id)
+	if value == s.numbers[id] && s.Known(id) { // by far the most frequent
 		return
 	}
-	if s.Known(id) && s.numbers[id] == value {
+	if math.IsNaN(value) || math.IsInf(value, 0) {
+		s.Unset(id)
 		return
 	}
 	s.numbers[id] = value
@@ -110,8 +129,9 @@ func (s *Sample) SetLabels(id ID, value map[string]string) {
 func (s *Sample) Unset(id ID) {
 	if s.Known(id) {
 		s.known[id/64] &^= 1 << (id % 64)
+		s.flipped.Add(id)
 		s.generation[id]++
-		s.touched.add(id)
+		s.touched.Add(id)
 	}
 }
 
@@ -163,7 +183,7 @@ func (s *Sample) Boxed(id ID, as func(any) any) (value any, known bool) {
 	if made, is := s.boxed[id]; is && made.of == s.generation[id] {
 		return made.value, true
 	}
-	switch s.all[id].Kind {
+	switch s.kinds[id] {
 	case Number:
 		value = as(s.numbers[id])
 	case Bool:

@@ -1,5 +1,10 @@
 package variable
 
+import (
+	"math/bits"
+	"slices"
+)
+
 // Set is a set of variables, a bit each.
 type Set []uint64
 
@@ -7,12 +12,13 @@ type Set []uint64
 func NewSet(ids ...ID) Set {
 	s := make(Set, (len(All())+63)/64)
 	for _, id := range ids {
-		s.add(id)
+		s.Add(id)
 	}
 	return s
 }
 
-func (s Set) add(id ID) { s[id/64] |= 1 << (id % 64) }
+// Add adds one variable.
+func (s Set) Add(id ID) { s[id/64] |= 1 << (id % 64) }
 
 // Join adds the members of another set.
 func (s Set) Join(other Set) {
@@ -20,6 +26,9 @@ func (s Set) Join(other Set) {
 		s[i] |= other[i]
 	}
 }
+
+// has says whether a variable is in the set.
+func (s Set) has(id ID) bool { return s[id/64]&(1<<(id%64)) != 0 }
 
 // meets says whether two sets have a member in common.
 func (s Set) meets(other Set) bool {
@@ -29,4 +38,43 @@ func (s Set) meets(other Set) bool {
 		}
 	}
 	return false
+}
+
+// Reading is what is read of a sample: the values of some variables, and of others only whether they are known.
+type Reading struct{ Values, Presence Set }
+
+// NewReading returns the reading of the values of the given variables.
+func NewReading(ids ...ID) Reading { return Reading{NewSet(ids...), NewSet()} }
+
+// Clear makes it the reading of nothing.
+func (r *Reading) Clear() {
+	clear(r.Values)
+	clear(r.Presence)
+}
+
+// Clone returns a copy.
+func (r *Reading) Clone() Reading { return Reading{slices.Clone(r.Values), slices.Clone(r.Presence)} }
+
+// Equal compares two of them.
+func (r *Reading) Equal(other *Reading) bool {
+	return slices.Equal(r.Values, other.Values) && slices.Equal(r.Presence, other.Presence)
+}
+
+// Readers tells for each variable who reads it, as bits: reader i is bit i%64, so that of more than 64 some share one.
+type Readers []uint64
+
+// NewReaders returns an index in which nobody reads anything.
+func NewReaders() Readers { return make(Readers, len(All())) }
+
+// Add says that a reader reads a variable.
+func (r Readers) Add(id ID, reader int) { r[id] |= 1 << (reader % 64) }
+
+// Concerned returns the bits of those who read something that has changed since Settle.
+func (s *Sample) Concerned(readers Readers) (who uint64) {
+	for i, word := range s.touched {
+		for ; word != 0; word &= word - 1 {
+			who |= readers[i*64+bits.TrailingZeros64(word)]
+		}
+	}
+	return who
 }

@@ -49,8 +49,9 @@ type Variable struct {
 var table = sync.OnceValue(build)
 
 type tables struct {
-	all  []Variable
-	byID map[string]ID
+	all   []Variable
+	kinds []Kind // of all
+	byID  map[string]ID
 }
 
 func build() tables {
@@ -58,6 +59,7 @@ func build() tables {
 	t.byID = make(map[string]ID, len(t.all))
 	for i, v := range t.all {
 		t.byID[v.Name] = ID(i)
+		t.kinds = append(t.kinds, v.Kind)
 	}
 	return t
 }
