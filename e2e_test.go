@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,7 @@ import (
 	"github.com/slack-go/slack/slacktest"
 
 	"lowtide/collector"
+	"lowtide/processor"
 	"lowtide/sink/engine"
 )
 
@@ -183,6 +185,15 @@ func TestEndToEnd(t *testing.T) {
 		if answer := ask(ctx, data, q[1]); answer == "" || strings.Contains(answer, "Exception") {
 			t.Errorf("the README's query %s answers %q", q[1], answer)
 		}
+	}
+	var said bytes.Buffer
+	explain := &processor.ExplainCommand{Worker: "h200-a-leak", Data: data, Timeout: time.Minute, ASCII: true, Stdout: &said, Stderr: t.Output()}
+	if err := explain.Run(ctx); err != nil || !strings.Contains(said.String(), "retention confirmed") || !strings.Contains(said.String(), "What speaks against it") {
+		t.Errorf("explain says %q (%v)", said.String(), err)
+	}
+	said.Reset()
+	if err := (&MarkCommand{Kind: "deploy", Note: "a test", Data: data, Stdout: &said}).Run(ctx); err != nil || !strings.Contains(said.String(), "deploy local/h200-a-leak") {
+		t.Errorf("mark says %q (%v)", said.String(), err)
 	}
 	cancel()
 	if err := <-ended; err != nil {

@@ -50,19 +50,11 @@ func (c *MarkCommand) Run(ctx context.Context) error {
 	if c.Unit == c.Kind || len(c.Unit) > maxNote {
 		return &broker.Failure{What: fmt.Sprintf("--unit: %q is no unit", event.Shorten(c.Unit, 64)), Remedy: "write it as it stands in a finding, or leave --unit out to mark the whole host", Code: 2}
 	}
-	address, err := processor.BrokerAddress(c.NATS, c.Data)
-	if err != nil {
-		return err
-	}
-	conn, err := broker.Dial(address, "mark", nil)
+	conn, js, err := processor.Connect(c.NATS, c.Data, "mark")
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		return fmt.Errorf("open jetstream: %w", err)
-	}
 	ctx, cancel := context.WithTimeout(ctx, markWait)
 	defer cancel()
 	return c.mark(ctx, js, time.Now())

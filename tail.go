@@ -14,7 +14,6 @@ import (
 
 	"lowtide/event"
 	"lowtide/processor"
-	"lowtide/processor/broker"
 )
 
 // TailCommand is `tail`: what passes through the broker, as it comes.
@@ -32,11 +31,7 @@ func (c *TailCommand) Run(ctx context.Context) error {
 	if c.Stdout == nil {
 		c.Stdout = os.Stdout
 	}
-	address, err := processor.BrokerAddress(c.NATS, c.Data)
-	if err != nil {
-		return err
-	}
-	conn, err := broker.Dial(address, "tail", nil)
+	conn, _, err := processor.Connect(c.NATS, c.Data, "tail")
 	if err != nil {
 		return err
 	}

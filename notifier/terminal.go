@@ -111,7 +111,7 @@ func (b *box) text(indent, content string, bold bool) {
 	}
 	inner := b.width - 4
 	pad := strings.Repeat(" ", utf8.RuneCountInString(indent))
-	for i, part := range wrap(plain(content), inner-utf8.RuneCountInString(indent)) {
+	for i, part := range event.Wrap(plain(content), inner-utf8.RuneCountInString(indent)) {
 		lead := indent
 		if i > 0 {
 			lead = pad
@@ -170,30 +170,4 @@ func plain(text string) string {
 		}
 		return r
 	}, text)
-}
-
-// wrap breaks text at spaces into lines of at most width runes; a longer word is cut.
-func wrap(text string, width int) []string {
-	width = max(width, 16)
-	var lines []string
-	line := []rune{}
-	for word := range strings.FieldsSeq(text) {
-		runes := []rune(word)
-		if len(line) > 0 && len(line)+1+len(runes) > width {
-			lines = append(lines, string(line))
-			line = line[:0]
-		}
-		if len(line) > 0 {
-			line = append(line, ' ')
-		}
-		for len(runes) > width {
-			lines = append(lines, string(runes[:width]))
-			runes = runes[width:]
-		}
-		line = append(line, runes...)
-	}
-	if len(line) > 0 {
-		lines = append(lines, string(line))
-	}
-	return lines
 }

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,19 +59,11 @@ func (c *ExplainCommand) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	address, err := BrokerAddress(c.NATS, c.Data)
-	if err != nil {
-		return err
-	}
-	conn, err := broker.Dial(address, "explain", nil)
+	conn, js, err := Connect(c.NATS, c.Data, "explain")
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		return fmt.Errorf("open jetstream: %w", err)
-	}
 	limited, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	err = c.explain(limited, js, pack)
@@ -343,23 +334,4 @@ func lives(all []worker.Report) []worker.Report {
 		return cmp.Or(strings.Compare(a.Slot, b.Slot), cmp.Compare(a.Who.GetPid(), b.Who.GetPid()))
 	})
 	return out
-}
-
-// BrokerAddress returns the address that was given, else that of the running `up`, which it leaves in its folder.
-func BrokerAddress(address, folder string) (string, error) {
-	if address != "" {
-		return address, nil
-	}
-	path := filepath.Join(folder, "up.json")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "", &broker.Failure{What: "find the running broker: " + err.Error(), Remedy: "start `lowtide up`, or name a broker with --nats", Err: err}
-	}
-	var left struct {
-		NATS string `json:"nats"`
-	}
-	if err := json.Unmarshal(text, &left); err != nil || left.NATS == "" {
-		return "", &broker.Failure{What: "read " + path + ": it names no broker", Remedy: "start `lowtide up` again, or name a broker with --nats", Err: err}
-	}
-	return left.NATS, nil
 }

@@ -26,7 +26,7 @@ func fleetServer(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Setenv("LOWTIDE_NATS_DIR", t.TempDir())
-	for _, user := range []string{"COLLECTOR", "PROCESSOR", "READER"} {
+	for _, user := range []string{"COLLECTOR", "PROCESSOR", "OPERATOR", "READER"} {
 		t.Setenv("LOWTIDE_"+user+"_PASSWORD", "of-"+user)
 	}
 	options, err := server.ProcessConfigFile(path)
@@ -76,6 +76,34 @@ func TestFleetConfigurationLetsEachRoleDoItsWork(t *testing.T) {
 	defer cancel()
 	if _, err := collector.Publish(ctx, "lowtide.finding.x", []byte("x")); err == nil {
 		t.Error("a collector published a finding")
+	}
+	operator := as("operator", "of-OPERATOR")
+	if _, err := operator.Publish(t.Context(), event.SubjectFor("lab", "h1", "mark"), []byte("x")); err != nil {
+		t.Errorf("an operator may mark: %v", err)
+	}
+	stream, err := operator.Stream(t.Context(), event.StreamEvents)
+	if err != nil {
+		t.Fatalf("an operator may look at the stream: %v", err)
+	}
+	past, err := stream.OrderedConsumer(t.Context(), jetstream.OrderedConsumerConfig{FilterSubjects: []string{"lowtide.p.>"}})
+	if err != nil {
+		t.Fatalf("an operator may read what the stream holds: %v", err)
+	}
+	batch, err := past.Fetch(2, jetstream.FetchMaxWait(5*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := 0
+	for range batch.Messages() {
+		read++
+	}
+	if read != 2 {
+		t.Errorf("an operator read %d of 2 messages (%v)", read, batch.Error())
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := operator.Publish(ctx, event.SubjectFor("lab", "h1", "process"), []byte("x")); err == nil {
+		t.Error("an operator published what a collector does")
 	}
 	if _, err := Dial(address, "test", nil, nats.UserInfo("collector", "wrong")); !errors.Is(err, nats.ErrAuthorization) {
 		t.Errorf("a wrong password: %v", err)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"lowtide/event"
 )
 
 // row is a name and its value; one without a value is not printed.
@@ -46,7 +48,7 @@ func (p *page) hang(lead, text string) {
 		return
 	}
 	pad := utf8.RuneCountInString(lead)
-	for _, part := range wrap(plain(text), width-pad) {
+	for _, part := range event.Wrap(plain(text), width-pad) {
 		p.b.WriteString(lead + part + "\n")
 		lead = strings.Repeat(" ", pad)
 	}
@@ -139,32 +141,6 @@ func fold(text string) string {
 		}
 		return r
 	}, ascii.Replace(text))
-}
-
-// wrap breaks text at spaces into lines of at most so many runes; a longer word is cut.
-func wrap(text string, width int) []string {
-	width = max(width, 16)
-	var lines []string
-	var line []rune
-	for word := range strings.FieldsSeq(text) {
-		runes := []rune(word)
-		if len(line) > 0 && len(line)+1+len(runes) > width {
-			lines = append(lines, string(line))
-			line = line[:0]
-		}
-		if len(line) > 0 {
-			line = append(line, ' ')
-		}
-		for len(runes) > width {
-			lines = append(lines, string(runes[:width]))
-			runes = runes[width:]
-		}
-		line = append(line, runes...)
-	}
-	if len(line) > 0 {
-		lines = append(lines, string(line))
-	}
-	return lines
 }
 
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
