@@ -192,7 +192,7 @@ func TestEndToEnd(t *testing.T) {
 		t.Errorf("explain says %q (%v)", said.String(), err)
 	}
 	said.Reset()
-	if err := (&MarkCommand{Kind: "deploy", Note: "a test", Data: data, Stdout: &said}).Run(ctx); err != nil || !strings.Contains(said.String(), "deploy local/h200-a-leak") {
+	if err := (&MarkCommand{Kind: "deploy", Note: "a test", Data: data, Stdout: &said}).Run(ctx); err != nil || !strings.Contains(said.String(), "deploy lab/h200-a-leak") {
 		t.Errorf("mark says %q (%v)", said.String(), err)
 	}
 	cancel()
