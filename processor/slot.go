@@ -315,10 +315,17 @@ func (w *watched) prove(series []int) bool {
 		} else {
 			s.Unset(slotIDs.proofPeer)
 		}
-		s.SetNumber(slotIDs.same, float64(c.same))
-		s.SetNumber(slotIDs.sameGrowing, float64(c.sameGrowing))
-		s.SetNumber(slotIDs.other, float64(c.other))
-		s.SetNumber(slotIDs.otherGrowing, float64(c.otherGrowing))
+		tell := func(peers, growing variable.ID, n, grow int) {
+			if n == 0 { // nobody to compare with says nothing
+				s.Unset(peers)
+				s.Unset(growing)
+				return
+			}
+			s.SetNumber(peers, float64(n))
+			s.SetNumber(growing, float64(grow))
+		}
+		tell(slotIDs.same, slotIDs.sameGrowing, c.same, c.sameGrowing)
+		tell(slotIDs.other, slotIDs.otherGrowing, c.other, c.otherGrowing)
 		return true
 	}
 	return false
