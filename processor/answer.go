@@ -48,7 +48,7 @@ func newQuestions(pack *rules.Pack, scope string) *questions {
 	q := &questions{readers: variable.NewReaders(), all: make([]question, 0, len(pack.Rules))}
 	for _, rule := range pack.Rules {
 		if rule.Enabled && !rule.Shadow && rule.Scope == scope {
-			q.all = append(q.all, question{rule: rule, condition: reading(rule), series: growthSeries[rule.Class]})
+			q.all = append(q.all, question{rule: rule, condition: rule.ConditionReads(), series: growthSeries[rule.Class]})
 		}
 	}
 	precedence := rules.Classes()
@@ -57,11 +57,6 @@ func newQuestions(pack *rules.Pack, scope string) *questions {
 	})
 	q.index()
 	return q
-}
-
-func reading(rule *rules.Rule) *variable.Reading {
-	r := variable.NewReading(rule.ConditionReads()...)
-	return &r
 }
 
 func (q *questions) index() {
@@ -115,12 +110,16 @@ func (j *Judge) ask(q *questions, a *answers, v *view) {
 	}
 	proving := v.w != nil && v.w.called != 0
 	holds := false
+	quiet := a.firm && !a.holds && !proving && len(open) == 0
 	for i := range q.all {
+		if quiet && concerned>>(i%32)&1 == 0 {
+			continue // and it does not begin to hold
+		}
 		one, said := &q.all[i], &a.results[i]
 		if proving && v.w.prove(one.series) {
 			concerned |= s.Concerned(q.readers)
 		}
-		if !a.firm || concerned>>(i%64)&1 == 1 {
+		if !a.firm || concerned>>(i%32)&1 == 1 {
 			if !a.firm || s.Moved(said.decided) {
 				said.When, said.Missing = one.rule.Condition(s)
 				said.decided = one.decides(s, said.When, &j.work)
@@ -136,6 +135,7 @@ func (j *Judge) ask(q *questions, a *answers, v *view) {
 		if observed {
 			j.observe(v, one, said.Result)
 			open = j.incidents.Open(v.key)
+			quiet = false
 		}
 	}
 	a.firm, a.holds = true, holds

@@ -78,7 +78,8 @@ func (o *orphan) tell(s *variable.Sample) {
 		x[i], y[i], spreads[i] = p.at.Sub(o.points[0].at).Hours(), p.low, p.high-p.low
 	}
 	sigma := max(orphanFloor, trend.Median(spreads))
-	g := trend.Measure(x, y, sigma)
+	steady := trend.Steady(x, y, sigma, 0, trend.CallHours)
+	g := steady.Growth
 	s.SetNumber(cardIDs.level, y[n-1])
 	s.SetNumber(cardIDs.growth, g.Slope)
 	s.SetNumber(cardIDs.low, g.Low)
@@ -91,7 +92,7 @@ func (o *orphan) tell(s *variable.Sample) {
 	}
 	early := trend.Early(x, y, sigma, trend.CallHours)
 	s.SetBool(cardIDs.early, early.Called)
-	s.SetBool(cardIDs.steady, trend.Steady(x, y, sigma, 0, trend.CallHours).Called)
+	s.SetBool(cardIDs.steady, steady.Called)
 	s.SetBool(cardIDs.filling, false)
 	s.SetBool(cardIDs.step, early.Step > orphanFactor*sigma && early.Rise-early.Step < orphanFactor*sigma && !early.Called)
 }

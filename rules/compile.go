@@ -66,6 +66,7 @@ func compile(s *spec, folders []folder, problems *Problems) (*Rule, bool) {
 	}
 	slices.Sort(r.reads)
 	r.reads = slices.Compact(r.reads)
+	r.condition = variable.NewReading(r.when.reads...)
 	if f, ok := s.fields["summary"]; ok {
 		if text, ok := f.text(); ok {
 			r.summary, _ = parseTemplate(text, "summary")

@@ -55,6 +55,7 @@ type Rule struct {
 	advice              []template
 	evidence            []variable.ID
 	reads               []variable.ID
+	condition           variable.Reading
 }
 
 // counter is one named explanation that would speak against the rule.
@@ -99,8 +100,8 @@ func (r *Rule) Beside(s *variable.Sample) (confirm, with Outcome) {
 // Reads returns the variables on which Evaluate depends, sorted: nothing else can change its result.
 func (r *Rule) Reads() []variable.ID { return r.reads }
 
-// ConditionReads returns those on which Condition depends.
-func (r *Rule) ConditionReads() []variable.ID { return r.when.reads }
+// ConditionReads returns what Condition depends on; it is shared and must not be changed.
+func (r *Rule) ConditionReads() *variable.Reading { return &r.condition }
 
 // Against answers each legitimate explanation, in the order of the file.
 func (r *Rule) Against(s *variable.Sample) []event.CounterEvidence {

@@ -298,3 +298,19 @@ func TestWhatNobodySpeaksOfIsAbandoned(t *testing.T) {
 		t.Errorf("told %q", got)
 	}
 }
+
+// The new life has nothing to show yet; its card still says what was found, and that it was the life before.
+func TestARestartKeepsWhatWasSaid(t *testing.T) {
+	tracker := NewTracker()
+	say := func(o Observation, pid int64, summary string) Observation {
+		o.Fill = func(f *event.Finding) { f.Worker, f.Summary = &event.Worker{Pid: pid}, summary }
+		return o
+	}
+	tracker.Observe(say(see(retention, 3, rules.True, rules.False, rules.False), 1, "Live memory rises 2 GiB/h"))
+	next := say(see(retention, 9, rules.False, rules.False, rules.False), 2, "Live memory rises unknown/h")
+	next.Worker = "two"
+	told := tracker.Observe(next)
+	if len(told) != 1 || told[0].MaskedRestarts != 1 || told[0].Summary != "Live memory rises 2 GiB/h" || told[0].Worker.GetPid() != 2 {
+		t.Errorf("told %+v", told)
+	}
+}

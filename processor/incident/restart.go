@@ -26,13 +26,25 @@ func (t *Tracker) live(in *Incident, o *Observation) (told []*event.Finding, bes
 	}
 	if !in.Ended && hidden(o) {
 		in.Masked++ // nobody saw the end; the new life shows that there was one
-		told = append(told, t.finding(in, o))
+		told = append(told, t.succeeded(in, o))
 	}
 	in.Past = append(in.Past, in.Worker)
 	in.Past = in.Past[max(0, len(in.Past)-maxPast):]
 	in.Worker, in.Heard, in.Ended = o.Worker, o.Time, false
 	t.relate(in, o.Related) // the next life may have other GPUs
 	return told, false
+}
+
+// succeeded tells of a new life what was last said of the one before: it has no points of its own yet.
+func (t *Tracker) succeeded(in *Incident, o *Observation) *event.Finding {
+	if in.Last == nil || o.Fill == nil {
+		return t.finding(in, o)
+	}
+	var next event.Finding
+	o.Fill(&next)
+	f := *in.Last
+	f.Worker, f.Subject, f.Slot, f.Release = next.Worker, next.Subject, o.Key, o.Release
+	return t.tell(in, &f, o.Time)
 }
 
 // exit counts the end of the life that the incident is judged in. State and severity stay.

@@ -15,7 +15,11 @@ const normalMAD = 1.482602218505602
 // of R and numpy). It is NaN for no values and for q outside 0..1. The values
 // keep their order.
 func Quantile(values []float64, q float64) float64 {
-	var fixed [64]float64
+	if len(values) > 32 {
+		var fixed [128]float64
+		return quantile(appendMeasured(fixed[:0], values), q)
+	}
+	var fixed [32]float64
 	return quantile(appendMeasured(fixed[:0], values), q)
 }
 
@@ -26,7 +30,7 @@ func Median(values []float64) float64 { return Quantile(values, 0.5) }
 // MAD returns the median absolute deviation from the median, not scaled; NaN
 // for no measured values.
 func MAD(values []float64) float64 {
-	var fixed [64]float64
+	var fixed [128]float64
 	work := appendMeasured(fixed[:0], values)
 	middle := quantile(work, 0.5)
 	for i, value := range work {
@@ -72,10 +76,79 @@ func quantile(values []float64, q float64) float64 {
 
 // selectRank returns the value that would stand at the rank if values, all
 // finite, were sorted, and reorders them so that nothing before the rank is
-// above it and nothing behind is below it. It is Hoare's FIND (CACM 4, 1961)
-// with the median of three as pivot; when the partitions keep failing to
-// halve, it sorts what is left, so that no input takes quadratic time.
+// above it and nothing behind is below it. Many values are parted without
+// branches, which noise would make the processor guess wrong, about a pivot
+// that a sample puts near the rank (Floyd & Rivest, CACM 18, 1975); a few by
+// find. When the parts keep failing to halve, it sorts what is left, so that
+// no input takes quadratic time.
 func selectRank(values []float64, rank int) float64 {
+	for budget := 2 * bits.Len(uint(len(values))); len(values) > many; budget-- {
+		if budget == 0 {
+			slices.Sort(values)
+			return values[rank]
+		}
+		pivot := beyond(values, rank)
+		below := part(values, pivot)
+		if rank < below {
+			values = values[:below]
+			continue
+		}
+		values, rank = values[below:], rank-below
+		if below > len(values)/8 {
+			continue
+		}
+		same := partEqual(values, pivot)
+		if rank < same {
+			return pivot
+		}
+		values, rank = values[same:], rank-same
+	}
+	return find(values, rank)
+}
+
+// many is from how many values on a sample of them is worth its cost.
+const many = 96
+
+// beyond returns a value that probably is a little beyond the rank, on the side
+// of more values, so that few are left.
+func beyond(values []float64, rank int) float64 {
+	const size = 31
+	var sample [size]float64
+	for i := range sample {
+		sample[i] = values[i*(len(values)-1)/(size-1)]
+	}
+	slices.Sort(sample[:])
+	place := rank * size / len(values)
+	if 2*rank < len(values) {
+		place += 2
+	} else {
+		place--
+	}
+	return sample[max(1, min(place, size-2))]
+}
+
+// part moves the values below a pivot to the front and returns their number.
+func part(values []float64, pivot float64) int {
+	below := 0
+	for i, value := range values {
+		values[i], values[below] = values[below], value
+		below += int(one(value < pivot))
+	}
+	return below
+}
+
+// partEqual is part for values that are the pivot, where none is below it.
+func partEqual(values []float64, pivot float64) int {
+	same := 0
+	for i, value := range values {
+		values[i], values[same] = values[same], value
+		same += int(one(value <= pivot))
+	}
+	return same
+}
+
+// find is Hoare's FIND (CACM 4, 1961) with the median of three as pivot.
+func find(values []float64, rank int) float64 {
 	low, high := 0, len(values)-1
 	for budget := 2 * bits.Len(uint(len(values))); low < high; budget-- {
 		if budget == 0 {

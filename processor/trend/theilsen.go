@@ -72,7 +72,7 @@ func (s *Scratch) theilSen(x, y []float64, z float64) (slope, low, high float64)
 		return
 	}
 	points := float64(len(x))
-	variance := (points*(points-1)*(2*points+5) - ties(x) - ties(y)) / 18
+	variance := (points*(points-1)*(2*points+5) - s.ties(x) - s.ties(y)) / 18
 	if !(variance >= 0) {
 		return
 	}
@@ -89,18 +89,32 @@ func (s *Scratch) theilSen(x, y []float64, z float64) (slope, low, high float64)
 	return
 }
 
-// ties returns Σ k(k−1)(2k+5) over the groups of k equal values, summed by
-// value: each of the k has (k−1)(2k+5) of it.
-func ties(values []float64) float64 {
-	var sum float64
-	for _, value := range values {
-		var same float64
-		for _, other := range values {
-			if value == other {
-				same++
-			}
+// distinct reports whether values ascend throughout, as times do.
+func distinct(values []float64) bool {
+	for i := 1; i < len(values); i++ {
+		if !(values[i] > values[i-1]) {
+			return false
 		}
-		sum += (same - 1) * (2*same + 5)
+	}
+	return true
+}
+
+// ties returns Σ k(k−1)(2k+5) over the groups of k equal values.
+func (s *Scratch) ties(values []float64) float64 {
+	if distinct(values) {
+		return 0
+	}
+	s.sorted = append(s.sorted[:0], values...)
+	slices.Sort(s.sorted)
+	var sum float64
+	for from := 0; from < len(values); {
+		to := from + 1
+		for to < len(values) && s.sorted[to] == s.sorted[from] {
+			to++
+		}
+		same := float64(to - from)
+		sum += same * (same - 1) * (2*same + 5)
+		from = to
 	}
 	return sum
 }

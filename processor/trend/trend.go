@@ -69,6 +69,7 @@ type Scratch struct {
 	x, y   []float64 // the measured points, where some were not
 	minima []float64
 	places []float64 // of the minima
+	sorted []float64
 }
 
 // points returns the measured points of x and y: the slices themselves where

@@ -57,6 +57,8 @@ type desk struct {
 	pools   []view // those that graphs are judged at
 	work    []float64
 	spreads []float64
+
+	hours, poolHours []float64 // of points and pools
 }
 
 // leave gives the desk back, without what would keep a worker in memory.
@@ -86,8 +88,8 @@ func (c *call) judge(series int, s *sight, w *Worker, at *desk) {
 	c.Points, c.Level = len(s.Level), s.Level[len(s.Level)-1]
 	floor := levelFloors[series]
 	c.unsettle()
-	if slices.Max(s.Level)-slices.Min(s.Level) < spreadToCall*s.Sigma && !c.called() {
-		c.Growth = flat(s)
+	if moved := slices.Max(s.Level) - slices.Min(s.Level); moved < spreadToCall*s.Sigma && !c.called() {
+		c.Growth = flat(s, moved)
 		c.Lacking, c.Step = trend.SmallRise, false
 		c.prove(s, floor)
 		return
@@ -98,12 +100,17 @@ func (c *call) judge(series int, s *sight, w *Worker, at *desk) {
 		return
 	}
 	early := trend.Early(s.Hours, s.Level, s.Sigma, trend.CallHours)
-	steady := at.Steady(s.Hours, s.Level, s.Sigma, 0, trend.CallHours)
+	from := beginning(s)
+	// Of a series that was called both ways nothing can change but the growth since it began, so that the whole needs no second look.
+	settled := from > 0 && len(s.Level)-from >= 3 && c.Steady && (c.Early || early.Called)
+	var steady trend.SteadyResult
+	if !settled {
+		steady = at.Steady(s.Hours, s.Level, s.Sigma, 0, trend.CallHours)
+	}
 	c.Growth, c.Lacking = steady.Growth, early.Lacking
 	c.Step = early.Step > bigStep*s.Sigma && early.Rise-early.Step < bigStep*s.Sigma && !early.Called
 	c.Filling = w.filling(series, s)
-	from := beginning(s)
-	if !early.Called && !steady.Called {
+	if !settled && !early.Called && !steady.Called {
 		// Level for hours, or through with a capture or an adapter, and growing since: the whole does not show it, the rest does.
 		if from == 0 && early.Step > bigStep*s.Sigma {
 			from = early.StepAt
@@ -133,7 +140,11 @@ func (c *call) judge(series int, s *sight, w *Worker, at *desk) {
 }
 
 // flat is the growth of a series that has not moved: its least squares line.
-func flat(s *sight) trend.Growth {
+func flat(s *sight, moved float64) trend.Growth {
+	n := len(s.Level)
+	if moved == 0 && n >= 3 && s.Hours[n-1] > s.Hours[n-2] && slices.IsSorted(s.Hours) { // as of most handles: the line is known
+		return trend.Growth{Points: n, Hours: s.Hours[n-1] - s.Hours[0], Z: nan, Serial: nan, Level: trend.Levelling{Ratio: nan, Halves: nan}}
+	}
 	line, level := trend.LineAndLevel(s.Hours, s.Level)
 	return trend.Growth{Points: len(s.Level), Hours: s.Hours[len(s.Hours)-1] - s.Hours[0], Slope: line.Slope, Low: line.Low, High: line.High,
 		Z: nan, Serial: nan, Level: level}
@@ -276,6 +287,7 @@ func (w *Worker) noteGrowth(moment time.Time) {
 	for len(points) > 0 && !points[len(points)-1].at().Before(moment) {
 		points = points[:len(points)-1]
 	}
+	hours := hoursOf(nil, points)
 	for c := range w.calls {
 		series, _ := seriesOf(c)
 		if series != live && series != outside && series != anon {
@@ -286,7 +298,7 @@ func (w *Worker) noteGrowth(moment time.Time) {
 			return
 		}
 		var s sight
-		s.take(series, c, points, make([]float64, 0, len(points)))
+		s.take(series, c, points, hours, make([]float64, 0, len(points)))
 		if n := len(s.Level); n >= 2 && series != anon {
 			rising := s.Level[n-1]-s.Level[0] > 8*s.Sigma && s.Level[n-1] >= s.Level[n/2]+4*s.Sigma
 			w.ooms.grew = w.ooms.grew || rising

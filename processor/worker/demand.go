@@ -56,7 +56,11 @@ func (l *load) preemptionsPerRequest() (per float64, ok bool) {
 	if !l.Preempted.Known || !l.Finished.Known || !l.covered() {
 		return 0, false
 	}
-	return float64(l.Window.Preempted) / float64(max(1, l.Window.Finished)), true
+	return l.preempted(), true
+}
+
+func (l *load) preempted() float64 {
+	return float64(l.Window.Preempted) / float64(max(1, l.Window.Finished))
 }
 
 func (s *storm) judge(at time.Time, per float64, preemptions uint64, ok bool) {

@@ -104,11 +104,23 @@ func (w *Worker) features(at time.Time) {
 	w.headroom()
 	w.capacity()
 	w.imminent(at)
-	start := w.First
-	if s := w.Who.GetStartTime(); s != nil && s.AsTime().Before(start) {
-		start = s.AsTime()
+	w.sample.SetNumber(pointIDs.age, event.Ago(at, w.began()).Hours())
+}
+
+// began is when the process started: as it is told, unless it was seen before.
+func (w *Worker) began() time.Time {
+	if w.birth.of != w.Who || w.birth.at.IsZero() {
+		w.birth = birth{w.Who, w.First}
+		if s := w.Who.GetStartTime(); s != nil && s.AsTime().Before(w.First) {
+			w.birth.at = s.AsTime()
+		}
 	}
-	w.sample.SetNumber(pointIDs.age, event.Ago(at, start).Hours())
+	return w.birth.at
+}
+
+type birth struct {
+	of *event.Worker
+	at time.Time
 }
 
 // newest sets the values as they were read; of several GPUs that of the one that leads.
@@ -125,6 +137,26 @@ func (w *Worker) leading(series int) int {
 	if series >= deviceSeries || len(w.now.cards) < 2 {
 		return column(series, 0)
 	}
+	if w.leaders.of != len(w.calls) {
+		w.lead()
+	}
+	return int(w.leaders.columns[series])
+}
+
+// leaders are the columns that lead, looked for when the calls change.
+type leaders struct {
+	of      int // calls
+	columns [deviceSeries]uint16
+}
+
+func (w *Worker) lead() {
+	w.leaders.of = len(w.calls)
+	for series := range w.leaders.columns {
+		w.leaders.columns[series] = uint16(w.leader(series))
+	}
+}
+
+func (w *Worker) leader(series int) int {
 	best, rank := 0, math.Inf(-1)
 	for i := range w.now.cards {
 		if c := column(series, i); c < len(w.calls) {
@@ -155,11 +187,18 @@ func (w *Worker) judgePoints(changed bits) {
 		hours = event.Ago(points[count-1].at(), points[0].at()).Hours()
 		w.movers(points)
 	}
+	var judged bits
+	led := w.leaders
+	at.hours = hoursOf(at.hours[:0], points)
 	for c := range w.calls {
 		series, _ := seriesOf(c)
 		if matched {
-			if s, ok := w.match.levels(series, c, len(w.level), w.warm()); ok && w.basis.window {
+			if !w.basis.window {
+				continue
+			}
+			if s, ok := w.match.levels(series, c, len(w.level), w.warm()); ok {
 				w.calls[c].judge(series, &s, w, at)
+				judged.set(c)
 				if count = len(s.Hours); count > 0 {
 					hours = s.Hours[count-1]
 				}
@@ -167,19 +206,24 @@ func (w *Worker) judgePoints(changed bits) {
 			continue
 		}
 		if changed.has(c) {
-			of := points
+			of, hours := points, at.hours
 			if series == graphs {
 				at.pools = w.quiet.comparables(at.pools[:0], w.warm(), view.alike)
-				of = at.pools
+				at.poolHours = hoursOf(at.poolHours[:0], at.pools)
+				of, hours = at.pools, at.poolHours
 			}
-			at.sight.take(series, c, of, at.spreads[:0])
+			at.sight.take(series, c, of, hours, at.spreads[:0])
 			w.calls[c].judge(series, &at.sight, w, at)
+			judged.set(c)
 		}
 	}
+	w.lead()
 	w.sample.SetNumber(pointIDs.count, float64(count))
 	w.sample.SetNumber(pointIDs.hours, hours)
 	for i := range seriesCount {
-		w.publish(i)
+		if c := w.leading(i); judged.has(c) || i < deviceSeries && led != w.leaders {
+			w.publish(i)
+		}
 	}
 	w.proofs()
 }
@@ -197,20 +241,27 @@ func (w *Worker) busyToo(points []view) bool {
 	return len(points) == 0 || event.Ago(w.tick, points[len(points)-1].at()).Hours() > trend.CallHours
 }
 
+// hoursOf appends how many hours after the first of them each point is.
+func hoursOf(dst []float64, points []view) []float64 {
+	for _, p := range points {
+		dst = append(dst, (time.Duration(p.Unix-points[0].Unix) * time.Microsecond).Hours())
+	}
+	return dst
+}
+
 // take makes s one column of quiet points, with the noise: the larger of the floor and the median spread inside points.
-func (s *sight) take(series, column int, points []view, spreads []float64) {
+func (s *sight) take(series, column int, points []view, hours, spreads []float64) {
 	s.Hours, s.Level, s.Work, s.points, s.Sigma = s.Hours[:0], s.Level[:0], s.Work[:0], s.points[:0], floors[series]
 	if len(points) == 0 {
 		return
 	}
-	from := points[0].Unix
 	s.From = points[0].at()
-	for _, p := range points {
+	for i, p := range points {
 		low := p.low(column)
 		if math.IsNaN(low) {
 			continue
 		}
-		s.Hours = append(s.Hours, (time.Duration(p.Unix-from) * time.Microsecond).Hours())
+		s.Hours = append(s.Hours, hours[i])
 		s.Level = append(s.Level, low)
 		s.points = append(s.points, p.point)
 		spreads = append(spreads, p.spread(column))

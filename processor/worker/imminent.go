@@ -54,7 +54,7 @@ func (t *track) add(at time.Time, v float64, warm time.Time) {
 		t.First = now
 	case now-t.Newest > int64(trackGap/time.Second):
 		t.N, t.Repeats = 0, 0
-	case last >= 0 && event.Ago(at, time.Unix(t.At[last], 0)) < trackMinute:
+	case last >= 0 && now-t.At[last] < int64(trackMinute/time.Second):
 		t.Value[last], t.Newest = min(t.Value[last], v), now
 		return
 	}

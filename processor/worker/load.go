@@ -198,8 +198,11 @@ func (l *load) rises() (rising, known bool) {
 
 // sum adds up what rises asks about minutes by their age, from inclusive, to exclusive.
 func (l *load) sum(from, to int64) (s minute) {
-	for age := from; age < to; age++ {
-		m := &l.Ring[slot(l.Newest-age)]
+	for at, left := slot(l.Newest-from), to-from; left > 0; left-- {
+		m := &l.Ring[at]
+		if at--; at < 0 {
+			at = loadMinutes - 1
+		}
 		s.Samples, s.KVs, s.Running, s.KV = s.Samples+m.Samples, s.KVs+m.KVs, s.Running+m.Running, s.KV+m.KV
 	}
 	return s
@@ -264,8 +267,9 @@ func (w *Worker) engineNow() {
 // engineFeatures sets what changes with a sample.
 func (w *Worker) engineFeatures() {
 	l, s := &w.load, w.sample
+	covered := l.covered()
 	share := func(id variable.ID, part, whole uint32) {
-		if !l.covered() || whole == 0 {
+		if !covered || whole == 0 {
 			s.Unset(id)
 			return
 		}
@@ -274,8 +278,8 @@ func (w *Worker) engineFeatures() {
 	share(loadIDs.full, l.Window.Full, l.Window.KVs)
 	share(loadIDs.queue, l.Window.Queued, l.Window.Samples)
 	if l.Preempted.Known {
-		if per, ok := l.preemptionsPerRequest(); ok {
-			s.SetNumber(loadIDs.perRequest, per)
+		if covered && l.Finished.Known {
+			s.SetNumber(loadIDs.perRequest, l.preempted())
 		} else {
 			s.Unset(loadIDs.perRequest)
 		}

@@ -9,7 +9,8 @@ import (
 // Sample holds the value of every variable at one moment; what was never set is unknown, which is not zero.
 // It is not safe for use by several goroutines.
 type Sample struct {
-	numbers    []float64         // numbers, and bools as 0 and 1
+	numbers    []float64         // NaN where a number is not known, and of other kinds
+	bools      []truth           // none of other kinds
 	strings    map[ID]string     // few of the variables are
 	labels     map[string]string // there is one variable of kind Labels
 	known      Set
@@ -21,6 +22,15 @@ type Sample struct {
 	all        []Variable
 }
 
+// truth is a bool that may be unknown.
+type truth uint8
+
+const (
+	unknown truth = iota
+	no
+	yes
+)
+
 // box is a value as a rule reads it, and the generation that it was made from.
 type box struct {
 	value any
@@ -31,8 +41,12 @@ type box struct {
 func NewSample() *Sample {
 	t := table()
 	n := len(t.all)
+	numbers := make([]float64, n)
+	for i := range numbers {
+		numbers[i] = math.NaN()
+	}
 	return &Sample{
-		numbers: make([]float64, n), strings: make(map[ID]string), known: NewSet(), generation: make([]uint32, n), boxed: make(map[ID]box),
+		numbers: numbers, bools: make([]truth, n), strings: make(map[ID]string), known: NewSet(), generation: make([]uint32, n), boxed: make(map[ID]box),
 		touched: NewSet(), flipped: NewSet(), kinds: t.kinds, all: t.all,
 	}
 }
@@ -79,10 +93,13 @@ func (s *Sample) Settle() {
 // SetNumber sets a number in base units; NaN makes it unknown, and so does what is infinite, which no finding
 // can carry. It panics when the variable is no number, as all setters do.
 func (s *Sample) SetNumber(id ID, value float64) {
-	s.must(id, Number)
-	if value == s.numbers[id] && s.Known(id) { // by far the most frequent
-		return
+	if s.numbers[id] != value { // by far the most often it is the same
+		s.setNumber(id, value)
 	}
+}
+
+func (s *Sample) setNumber(id ID, value float64) {
+	s.must(id, Number)
 	if math.IsNaN(value) || math.IsInf(value, 0) {
 		s.Unset(id)
 		return
@@ -93,15 +110,18 @@ func (s *Sample) SetNumber(id ID, value float64) {
 
 // SetBool sets a bool.
 func (s *Sample) SetBool(id ID, value bool) {
-	s.must(id, Bool)
-	var n float64
+	is := no
 	if value {
-		n = 1
+		is = yes
 	}
-	if s.Known(id) && s.numbers[id] == n {
-		return
+	if s.bools[id] != is {
+		s.setBool(id, is)
 	}
-	s.numbers[id] = n
+}
+
+func (s *Sample) setBool(id ID, value truth) {
+	s.must(id, Bool)
+	s.bools[id] = value
 	s.mark(id)
 }
 
@@ -128,6 +148,7 @@ func (s *Sample) SetLabels(id ID, value map[string]string) {
 // Unset makes a variable unknown.
 func (s *Sample) Unset(id ID) {
 	if s.Known(id) {
+		s.numbers[id], s.bools[id] = math.NaN(), unknown
 		s.known[id/64] &^= 1 << (id % 64)
 		s.flipped.Add(id)
 		s.generation[id]++
@@ -140,20 +161,20 @@ func (s *Sample) Known(id ID) bool { return s.known[id/64]&(1<<(id%64)) != 0 }
 
 // Number returns a number, and whether it is known.
 func (s *Sample) Number(id ID) (float64, bool) {
-	s.must(id, Number)
-	if !s.Known(id) {
-		return 0, false
+	if v := s.numbers[id]; v == v {
+		return v, true
 	}
-	return s.numbers[id], true
+	s.must(id, Number)
+	return 0, false
 }
 
 // Bool returns a bool, and whether it is known.
 func (s *Sample) Bool(id ID) (value, known bool) {
-	s.must(id, Bool)
-	if !s.Known(id) {
-		return false, false
+	if is := s.bools[id]; is != unknown {
+		return is == yes, true
 	}
-	return s.numbers[id] == 1, true
+	s.must(id, Bool)
+	return false, false
 }
 
 // Text returns a string, and whether it is known.
@@ -187,7 +208,7 @@ func (s *Sample) Boxed(id ID, as func(any) any) (value any, known bool) {
 	case Number:
 		value = as(s.numbers[id])
 	case Bool:
-		value = as(s.numbers[id] == 1)
+		value = as(s.bools[id] == yes)
 	case String:
 		value = as(s.strings[id])
 	case Labels:

@@ -60,17 +60,17 @@ func (r *Reading) Equal(other *Reading) bool {
 	return slices.Equal(r.Values, other.Values) && slices.Equal(r.Presence, other.Presence)
 }
 
-// Readers tells for each variable who reads it, as bits: reader i is bit i%64, so that of more than 64 some share one.
-type Readers []uint64
+// Readers tells for each variable who reads it, as bits: reader i is bit i%32, so that of more than 32 some share one.
+type Readers []uint32
 
 // NewReaders returns an index in which nobody reads anything.
 func NewReaders() Readers { return make(Readers, len(All())) }
 
 // Add says that a reader reads a variable.
-func (r Readers) Add(id ID, reader int) { r[id] |= 1 << (reader % 64) }
+func (r Readers) Add(id ID, reader int) { r[id] |= 1 << (reader % 32) }
 
 // Concerned returns the bits of those who read something that has changed since Settle.
-func (s *Sample) Concerned(readers Readers) (who uint64) {
+func (s *Sample) Concerned(readers Readers) (who uint32) {
 	for i, word := range s.touched {
 		for ; word != 0; word &= word - 1 {
 			who |= readers[i*64+bits.TrailingZeros64(word)]

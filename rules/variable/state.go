@@ -38,7 +38,7 @@ func (s *Sample) Save() []byte {
 		case Number:
 			out = binary.LittleEndian.AppendUint64(out, math.Float64bits(s.numbers[id]))
 		case Bool:
-			out = append(out, byte(s.numbers[id]))
+			out = append(out, byte(s.bools[id]-no))
 		case String:
 			out = appendText(out, s.strings[ID(id)])
 		case Labels:
