@@ -306,8 +306,8 @@ func TestARestartKeepsWhatWasSaid(t *testing.T) {
 		o.Fill = func(f *event.Finding) { f.Worker, f.Summary = &event.Worker{Pid: pid}, summary }
 		return o
 	}
-	tracker.Observe(say(see(retention, 3, rules.True, rules.False, rules.False), 1, "Live memory rises 2 GiB/h"))
-	next := say(see(retention, 9, rules.False, rules.False, rules.False), 2, "Live memory rises unknown/h")
+	tracker.Observe(say(see(retention, 3, when), 1, "Live memory rises 2 GiB/h"))
+	next := say(see(retention, 9), 2, "Live memory rises unknown/h")
 	next.Worker = "two"
 	told := tracker.Observe(next)
 	if len(told) != 1 || told[0].MaskedRestarts != 1 || told[0].Summary != "Live memory rises 2 GiB/h" || told[0].Worker.GetPid() != 2 {
