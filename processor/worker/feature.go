@@ -104,23 +104,11 @@ func (w *Worker) features(at time.Time) {
 	w.headroom()
 	w.capacity()
 	w.imminent(at)
-	w.sample.SetNumber(pointIDs.age, event.Ago(at, w.began()).Hours())
-}
-
-// began is when the process started: as it is told, unless it was seen before.
-func (w *Worker) began() time.Time {
-	if w.birth.of != w.Who || w.birth.at.IsZero() {
-		w.birth = birth{w.Who, w.First}
-		if s := w.Who.GetStartTime(); s != nil && s.AsTime().Before(w.First) {
-			w.birth.at = s.AsTime()
-		}
+	start := w.First
+	if s := w.Who.GetStartTime(); s != nil && s.AsTime().Before(start) {
+		start = s.AsTime()
 	}
-	return w.birth.at
-}
-
-type birth struct {
-	of *event.Worker
-	at time.Time
+	w.sample.SetNumber(pointIDs.age, event.Ago(at, start).Hours())
 }
 
 // newest sets the values as they were read; of several GPUs that of the one that leads.
@@ -137,26 +125,6 @@ func (w *Worker) leading(series int) int {
 	if series >= deviceSeries || len(w.now.cards) < 2 {
 		return column(series, 0)
 	}
-	if w.leaders.of != len(w.calls) {
-		w.lead()
-	}
-	return int(w.leaders.columns[series])
-}
-
-// leaders are the columns that lead, looked for when the calls change.
-type leaders struct {
-	of      int // calls
-	columns [deviceSeries]uint16
-}
-
-func (w *Worker) lead() {
-	w.leaders.of = len(w.calls)
-	for series := range w.leaders.columns {
-		w.leaders.columns[series] = uint16(w.leader(series))
-	}
-}
-
-func (w *Worker) leader(series int) int {
 	best, rank := 0, math.Inf(-1)
 	for i := range w.now.cards {
 		if c := column(series, i); c < len(w.calls) {
@@ -188,7 +156,10 @@ func (w *Worker) judgePoints(changed bits) {
 		w.movers(points)
 	}
 	var judged bits
-	led := w.leaders
+	var led [seriesCount]int // what speaks for a series so far, and is in the sample
+	for i := range led {
+		led[i] = w.leading(i)
+	}
 	at.hours = hoursOf(at.hours[:0], points)
 	for c := range w.calls {
 		series, _ := seriesOf(c)
@@ -217,11 +188,10 @@ func (w *Worker) judgePoints(changed bits) {
 			judged.set(c)
 		}
 	}
-	w.lead()
 	w.sample.SetNumber(pointIDs.count, float64(count))
 	w.sample.SetNumber(pointIDs.hours, hours)
 	for i := range seriesCount {
-		if c := w.leading(i); judged.has(c) || i < deviceSeries && led != w.leaders {
+		if c := w.leading(i); judged.has(c) || led[i] != c {
 			w.publish(i)
 		}
 	}

@@ -52,10 +52,6 @@ type Worker struct {
 	sample *variable.Sample
 	basis  basis
 	calls  []call // by column
-
-	// What follows from the above, and is not saved.
-	leaders leaders
-	birth   birth
 }
 
 // New starts the life of a process at its first event.
