@@ -120,6 +120,9 @@ func (c *call) judge(series int, s *sight, w *Worker, at *desk) {
 			steady = at.Steady(s.Hours[from:], s.Level[from:], s.Sigma, 0, trend.CallHours)
 		}
 	}
+	if !lasted(s, from) {
+		early.Called, steady.Called = false, false
+	}
 	called := early.Called || w.calledBeforeOOM(s)
 	if !c.called() && (called || steady.Called) {
 		c.Onset = s.From.Add(time.Duration(s.Hours[from] * float64(time.Hour)))
@@ -137,6 +140,18 @@ func (c *call) judge(series int, s *sight, w *Worker, at *desk) {
 		c.Early, c.Steady = false, false
 	}
 	c.follow(s, at.work)
+}
+
+// lasted says that growth itself, from its beginning to the last rise, went on for as long as a call wants: points from before it
+// began, or from after it ended, are no part of it. A cache that fills within an hour in the fourth is no leak.
+func lasted(s *sight, from int) bool {
+	high, last := s.Level[from], s.Hours[from]
+	for i := from; i < len(s.Level); i++ {
+		if s.Level[i] > high+s.Sigma {
+			high, last = s.Level[i], s.Hours[i]
+		}
+	}
+	return last-s.Hours[from] >= trend.CallHours-1.0/12
 }
 
 // flat is the growth of a series that has not moved: its least squares line.

@@ -216,3 +216,19 @@ func TestALeapOfCenturies(t *testing.T) {
 		t.Errorf("%d dots, %d windows", w.trace.Low.rows(), len(w.match.Work))
 	}
 }
+
+// A cache that is not declared fills within 45 minutes of the fourth hour: the level hours before it are no part of its growth.
+func TestAShortFillIsNoLeakHoweverLongItWasLevel(t *testing.T) {
+	w := New("w", host, who, start)
+	for minute := range uint64(8 * 60) {
+		running := uint64(3)
+		if minute%20 < 4 {
+			running = 0
+		}
+		filled := min(max(minute, 180)-180, 45) * 8 << 20
+		tick(w, time.Duration(minute)*time.Minute, 40*gib+filled+running*gib, running, minute)
+		if _, called := w.Called("live"); called {
+			t.Fatalf("called after %d minutes", minute)
+		}
+	}
+}
