@@ -19,7 +19,9 @@ import (
 // test's family first, since a collector does not watch what it has started itself.
 const speaker = `
 import json, os, socket, sys, time
+parent = os.getpid()
 if os.fork(): os._exit(0)
+while os.getppid() == parent: time.sleep(0.001)  # until then it is of the family
 s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])
 def say(**line): s.sendall((json.dumps(dict(line, v=1)) + "\n").encode())
 gpu = sys.argv[2]
