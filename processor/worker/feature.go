@@ -251,12 +251,8 @@ func (s *sight) workAt(i int) *tally {
 
 // publish sets what was concluded about a series.
 func (w *Worker) publish(series int) {
-	at := w.leading(series)
-	if at >= len(w.calls) {
-		return
-	}
-	c, id := &w.calls[at], &ids[series]
-	if c.Points == 0 {
+	c, id := w.leadingCall(series), &ids[series]
+	if c == nil || c.Points == 0 {
 		return
 	}
 	s := w.sample
@@ -279,12 +275,11 @@ func (w *Worker) publish(series int) {
 
 // proofs sets the second axes that one worker can show by itself, about the first of its series that was called.
 func (w *Worker) proofs() {
-	for _, series := range [...]int{live, outside, graphs, awaiting, pinned, anon, fds, threads, sockets} {
-		at := w.leading(series)
-		if at >= len(w.calls) || !w.calls[at].called() {
+	for _, series := range bySeries {
+		c := w.leadingCall(series)
+		if c == nil || !c.called() {
 			continue
 		}
-		c := &w.calls[at]
 		w.sample.SetBool(pointIDs.work, c.Work)
 		if w.caches(series) > 0 {
 			w.sample.SetBool(pointIDs.cap, !c.Filling)
@@ -392,9 +387,7 @@ func seriesIndex(name string) int {
 // call is nil for a series that does not exist or was never read.
 func (w *Worker) call(series string) *call {
 	if i := seriesIndex(series); i >= 0 {
-		if c := w.leading(i); c < len(w.calls) {
-			return &w.calls[c]
-		}
+		return w.leadingCall(i)
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func fingerprint(e *event.Engine) (sum uint64) {
 	mix := func(v uint64) { sum = (sum ^ v) * 0x9e3779b97f4a7c15; sum ^= sum >> 29 }
 	for _, v := range [...]*uint64{e.Running, e.Waiting, e.PreemptionsTotal, e.FinishedTotal, e.AbortedTotal, e.ErrorsTotal, e.PromptTokensTotal,
 		e.GenerationTokensTotal, e.EvictedTokensTotal, e.SloTotal, e.LoadedAdapters} {
-		mix(v2(v))
+		mix(orAbsent(v))
 	}
 	for _, v := range [...]*float64{e.KvUsage, e.KvEvictable, e.TtftP95Seconds, e.ItlP95Seconds} {
 		if v != nil {
@@ -112,7 +112,8 @@ func fingerprint(e *event.Engine) (sum uint64) {
 	return sum
 }
 
-func v2(v *uint64) uint64 {
+// orAbsent is a count, or what no count is.
+func orAbsent(v *uint64) uint64 {
 	if v == nil {
 		return math.MaxUint64
 	}

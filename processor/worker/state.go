@@ -36,7 +36,7 @@ var ownLayout = sync.OnceValue(func() uint32 { return fingerprint32(new(Worker).
 // parts are what a worker consists of. Current says that the calls were made under the configuration that holds.
 func (w *Worker) parts(current *bool) []any {
 	return []any{&w.Key, &w.Slot, &w.Instance, &w.Host, &w.Who, &w.Config, &w.First, &w.Last, &w.tick, &w.dirty, &w.now, &w.level, &w.ready, &w.said,
-		&w.draining, &w.bye, &w.exited, &w.load, &w.counters, &w.quiet, &w.match, &w.inferred, &w.ooms, &w.faults, &w.marks, &w.quality, &w.trace,
+		&w.exited, &w.load, &w.counters, &w.quiet, &w.match, &w.inferred, &w.ooms, &w.faults, &w.marks, &w.quality, &w.trace,
 		&w.basis, &w.calls, current}
 }
 

@@ -32,11 +32,9 @@ type Worker struct {
 	now   reading
 	level []float64 // of the newest tick, by column
 
-	ready    time.Time // first `ready`, else first finished request
-	said     bool      // ready was said, not inferred
-	draining bool
-	bye      bool
-	exited   time.Time // zero while nobody has said so
+	ready  time.Time // first `ready`, else first finished request
+	said   bool      // ready was said, not inferred
+	exited time.Time // zero while nobody has said so
 
 	load     load
 	counters counters
@@ -98,12 +96,6 @@ func (w *Worker) Exited(at time.Time) bool { return !w.exited.IsZero() && w.exit
 // Ready says that the engine was ready, by its word or by a finished request.
 func (w *Worker) Ready() bool { return !w.ready.IsZero() }
 
-// Draining says that the process was told to end and finishes its work.
-func (w *Worker) Draining() bool { return w.draining }
-
-// SaidBye says that the process announced its own end.
-func (w *Worker) SaidBye() bool { return w.bye }
-
 // Apply takes one event about this worker, its instance or its device. It returns true when the event closed a tick, after
 // which Sample holds the features of that tick. OOMs and lifecycle events take effect at once.
 func (w *Worker) Apply(e *event.Event) (closed bool) { return w.ApplyAt(e, e.At()) }
@@ -153,14 +145,11 @@ func (w *Worker) ApplyAt(e *event.Event, at time.Time) (closed bool) {
 }
 
 func (w *Worker) lifecycle(at time.Time, l *event.Lifecycle) {
-	w.bye = w.bye || l.GetSaidBye()
 	switch l.State {
 	case "ready":
 		if !w.said {
 			w.ready, w.said = at, true
 		}
-	case "draining":
-		w.draining = true
 	case "exited":
 		w.exited = at
 	}
