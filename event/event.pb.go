@@ -1734,22 +1734,35 @@ func (x *Lifecycle) GetSaidBye() bool {
 }
 
 type Snapshot struct {
-	state            protoimpl.MessageState `protogen:"open.v1"`
-	GpuUuid          string                 `protobuf:"bytes,1,opt,name=gpu_uuid,json=gpuUuid,proto3" json:"gpu_uuid,omitempty"`
-	Reason           string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	ReservedBytes    *uint64                `protobuf:"varint,3,opt,name=reserved_bytes,json=reservedBytes,proto3,oneof" json:"reserved_bytes,omitempty"`
-	LiveBytes        *uint64                `protobuf:"varint,4,opt,name=live_bytes,json=liveBytes,proto3,oneof" json:"live_bytes,omitempty"`
-	PendingBytes     *uint64                `protobuf:"varint,5,opt,name=pending_bytes,json=pendingBytes,proto3,oneof" json:"pending_bytes,omitempty"`
-	FreeBytes        *uint64                `protobuf:"varint,6,opt,name=free_bytes,json=freeBytes,proto3,oneof" json:"free_bytes,omitempty"`
-	LargestFreeBytes *uint64                `protobuf:"varint,7,opt,name=largest_free_bytes,json=largestFreeBytes,proto3,oneof" json:"largest_free_bytes,omitempty"`
-	ReleasableBytes  *uint64                `protobuf:"varint,8,opt,name=releasable_bytes,json=releasableBytes,proto3,oneof" json:"releasable_bytes,omitempty"`
-	Fragmentation    *float64               `protobuf:"fixed64,9,opt,name=fragmentation,proto3,oneof" json:"fragmentation,omitempty"`
-	Pools            []*SnapshotPool        `protobuf:"bytes,10,rep,name=pools,proto3" json:"pools,omitempty"`
-	Stacks           []*SnapshotStack       `protobuf:"bytes,11,rep,name=stacks,proto3" json:"stacks,omitempty"`
-	LastOom          *SnapshotOom           `protobuf:"bytes,12,opt,name=last_oom,json=lastOom,proto3" json:"last_oom,omitempty"`
-	Budget           *SnapshotBudget        `protobuf:"bytes,13,opt,name=budget,proto3" json:"budget,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	state              protoimpl.MessageState `protogen:"open.v1"`
+	GpuUuid            string                 `protobuf:"bytes,1,opt,name=gpu_uuid,json=gpuUuid,proto3" json:"gpu_uuid,omitempty"`
+	Reason             string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	ReservedBytes      *uint64                `protobuf:"varint,3,opt,name=reserved_bytes,json=reservedBytes,proto3,oneof" json:"reserved_bytes,omitempty"`
+	LiveBytes          *uint64                `protobuf:"varint,4,opt,name=live_bytes,json=liveBytes,proto3,oneof" json:"live_bytes,omitempty"`
+	PendingBytes       *uint64                `protobuf:"varint,5,opt,name=pending_bytes,json=pendingBytes,proto3,oneof" json:"pending_bytes,omitempty"`
+	FreeBytes          *uint64                `protobuf:"varint,6,opt,name=free_bytes,json=freeBytes,proto3,oneof" json:"free_bytes,omitempty"`
+	LargestFreeBytes   *uint64                `protobuf:"varint,7,opt,name=largest_free_bytes,json=largestFreeBytes,proto3,oneof" json:"largest_free_bytes,omitempty"`
+	ReleasableBytes    *uint64                `protobuf:"varint,8,opt,name=releasable_bytes,json=releasableBytes,proto3,oneof" json:"releasable_bytes,omitempty"`
+	Fragmentation      *float64               `protobuf:"fixed64,9,opt,name=fragmentation,proto3,oneof" json:"fragmentation,omitempty"`
+	Pools              []*SnapshotPool        `protobuf:"bytes,10,rep,name=pools,proto3" json:"pools,omitempty"`
+	Stacks             []*SnapshotStack       `protobuf:"bytes,11,rep,name=stacks,proto3" json:"stacks,omitempty"`
+	LastOom            *SnapshotOom           `protobuf:"bytes,12,opt,name=last_oom,json=lastOom,proto3" json:"last_oom,omitempty"`
+	Budget             *SnapshotBudget        `protobuf:"bytes,13,opt,name=budget,proto3" json:"budget,omitempty"`
+	WasteBytes         *uint64                `protobuf:"varint,14,opt,name=waste_bytes,json=wasteBytes,proto3,oneof" json:"waste_bytes,omitempty"` // of live blocks, above what was asked for
+	Segments           *uint64                `protobuf:"varint,15,opt,name=segments,proto3,oneof" json:"segments,omitempty"`
+	ExpandableSegments *bool                  `protobuf:"varint,16,opt,name=expandable_segments,json=expandableSegments,proto3,oneof" json:"expandable_segments,omitempty"`
+	Sizes              []*SnapshotSize        `protobuf:"bytes,17,rep,name=sizes,proto3" json:"sizes,omitempty"`     // ascending
+	Lacking            []string               `protobuf:"bytes,18,rep,name=lacking,proto3" json:"lacking,omitempty"` // what it cannot say, a sentence each
+	File               string                 `protobuf:"bytes,19,opt,name=file,proto3" json:"file,omitempty"`       // name of the raw snapshot, which stays on the host
+	FileBytes          *uint64                `protobuf:"varint,20,opt,name=file_bytes,json=fileBytes,proto3,oneof" json:"file_bytes,omitempty"`
+	TookSeconds        *float64               `protobuf:"fixed64,21,opt,name=took_seconds,json=tookSeconds,proto3,oneof" json:"took_seconds,omitempty"`                 // that the worker was held up for it
+	PrivateBytes       *uint64                `protobuf:"varint,22,opt,name=private_bytes,json=privateBytes,proto3,oneof" json:"private_bytes,omitempty"`               // reserved in private pools (CUDA graphs, MemPool)
+	PrivateFreeBytes   *uint64                `protobuf:"varint,23,opt,name=private_free_bytes,json=privateFreeBytes,proto3,oneof" json:"private_free_bytes,omitempty"` // free there, which eager code cannot use
+	HistorySeconds     *float64               `protobuf:"fixed64,24,opt,name=history_seconds,json=historySeconds,proto3,oneof" json:"history_seconds,omitempty"`        // how long allocations had been recorded: only those of that time have a stack
+	GrowthSeconds      *float64               `protobuf:"fixed64,25,opt,name=growth_seconds,json=growthSeconds,proto3,oneof" json:"growth_seconds,omitempty"`           // since the snapshot of the same process that growth_bytes compares with
+	Census             *SnapshotCensus        `protobuf:"bytes,26,opt,name=census,proto3" json:"census,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Snapshot) Reset() {
@@ -1873,6 +1886,243 @@ func (x *Snapshot) GetBudget() *SnapshotBudget {
 	return nil
 }
 
+func (x *Snapshot) GetWasteBytes() uint64 {
+	if x != nil && x.WasteBytes != nil {
+		return *x.WasteBytes
+	}
+	return 0
+}
+
+func (x *Snapshot) GetSegments() uint64 {
+	if x != nil && x.Segments != nil {
+		return *x.Segments
+	}
+	return 0
+}
+
+func (x *Snapshot) GetExpandableSegments() bool {
+	if x != nil && x.ExpandableSegments != nil {
+		return *x.ExpandableSegments
+	}
+	return false
+}
+
+func (x *Snapshot) GetSizes() []*SnapshotSize {
+	if x != nil {
+		return x.Sizes
+	}
+	return nil
+}
+
+func (x *Snapshot) GetLacking() []string {
+	if x != nil {
+		return x.Lacking
+	}
+	return nil
+}
+
+func (x *Snapshot) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *Snapshot) GetFileBytes() uint64 {
+	if x != nil && x.FileBytes != nil {
+		return *x.FileBytes
+	}
+	return 0
+}
+
+func (x *Snapshot) GetTookSeconds() float64 {
+	if x != nil && x.TookSeconds != nil {
+		return *x.TookSeconds
+	}
+	return 0
+}
+
+func (x *Snapshot) GetPrivateBytes() uint64 {
+	if x != nil && x.PrivateBytes != nil {
+		return *x.PrivateBytes
+	}
+	return 0
+}
+
+func (x *Snapshot) GetPrivateFreeBytes() uint64 {
+	if x != nil && x.PrivateFreeBytes != nil {
+		return *x.PrivateFreeBytes
+	}
+	return 0
+}
+
+func (x *Snapshot) GetHistorySeconds() float64 {
+	if x != nil && x.HistorySeconds != nil {
+		return *x.HistorySeconds
+	}
+	return 0
+}
+
+func (x *Snapshot) GetGrowthSeconds() float64 {
+	if x != nil && x.GrowthSeconds != nil {
+		return *x.GrowthSeconds
+	}
+	return 0
+}
+
+func (x *Snapshot) GetCensus() *SnapshotCensus {
+	if x != nil {
+		return x.Census
+	}
+	return nil
+}
+
+// SnapshotSize counts the blocks of at most a size that are larger than the size before it.
+type SnapshotSize struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	UpToBytes     uint64                 `protobuf:"varint,1,opt,name=up_to_bytes,json=upToBytes,proto3" json:"up_to_bytes,omitempty"`
+	LiveBlocks    *uint64                `protobuf:"varint,2,opt,name=live_blocks,json=liveBlocks,proto3,oneof" json:"live_blocks,omitempty"`
+	LiveBytes     *uint64                `protobuf:"varint,3,opt,name=live_bytes,json=liveBytes,proto3,oneof" json:"live_bytes,omitempty"`
+	FreeBlocks    *uint64                `protobuf:"varint,4,opt,name=free_blocks,json=freeBlocks,proto3,oneof" json:"free_blocks,omitempty"`
+	FreeBytes     *uint64                `protobuf:"varint,5,opt,name=free_bytes,json=freeBytes,proto3,oneof" json:"free_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotSize) Reset() {
+	*x = SnapshotSize{}
+	mi := &file_event_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotSize) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotSize) ProtoMessage() {}
+
+func (x *SnapshotSize) ProtoReflect() protoreflect.Message {
+	mi := &file_event_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotSize.ProtoReflect.Descriptor instead.
+func (*SnapshotSize) Descriptor() ([]byte, []int) {
+	return file_event_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SnapshotSize) GetUpToBytes() uint64 {
+	if x != nil {
+		return x.UpToBytes
+	}
+	return 0
+}
+
+func (x *SnapshotSize) GetLiveBlocks() uint64 {
+	if x != nil && x.LiveBlocks != nil {
+		return *x.LiveBlocks
+	}
+	return 0
+}
+
+func (x *SnapshotSize) GetLiveBytes() uint64 {
+	if x != nil && x.LiveBytes != nil {
+		return *x.LiveBytes
+	}
+	return 0
+}
+
+func (x *SnapshotSize) GetFreeBlocks() uint64 {
+	if x != nil && x.FreeBlocks != nil {
+		return *x.FreeBlocks
+	}
+	return 0
+}
+
+func (x *SnapshotSize) GetFreeBytes() uint64 {
+	if x != nil && x.FreeBytes != nil {
+		return *x.FreeBytes
+	}
+	return 0
+}
+
+// SnapshotCensus counts live CUDA tensors that carry a grad_fn.
+type SnapshotCensus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tensors       *uint64                `protobuf:"varint,1,opt,name=tensors,proto3,oneof" json:"tensors,omitempty"`
+	Bytes         *uint64                `protobuf:"varint,2,opt,name=bytes,proto3,oneof" json:"bytes,omitempty"`
+	Complete      *bool                  `protobuf:"varint,3,opt,name=complete,proto3,oneof" json:"complete,omitempty"` // all objects were looked at within the budget
+	TookSeconds   *float64               `protobuf:"fixed64,4,opt,name=took_seconds,json=tookSeconds,proto3,oneof" json:"took_seconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotCensus) Reset() {
+	*x = SnapshotCensus{}
+	mi := &file_event_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotCensus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotCensus) ProtoMessage() {}
+
+func (x *SnapshotCensus) ProtoReflect() protoreflect.Message {
+	mi := &file_event_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotCensus.ProtoReflect.Descriptor instead.
+func (*SnapshotCensus) Descriptor() ([]byte, []int) {
+	return file_event_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SnapshotCensus) GetTensors() uint64 {
+	if x != nil && x.Tensors != nil {
+		return *x.Tensors
+	}
+	return 0
+}
+
+func (x *SnapshotCensus) GetBytes() uint64 {
+	if x != nil && x.Bytes != nil {
+		return *x.Bytes
+	}
+	return 0
+}
+
+func (x *SnapshotCensus) GetComplete() bool {
+	if x != nil && x.Complete != nil {
+		return *x.Complete
+	}
+	return false
+}
+
+func (x *SnapshotCensus) GetTookSeconds() float64 {
+	if x != nil && x.TookSeconds != nil {
+		return *x.TookSeconds
+	}
+	return 0
+}
+
 type SnapshotPool struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Name             string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1883,13 +2133,17 @@ type SnapshotPool struct {
 	LargestFreeBytes *uint64                `protobuf:"varint,7,opt,name=largest_free_bytes,json=largestFreeBytes,proto3,oneof" json:"largest_free_bytes,omitempty"`
 	ReleasableBytes  *uint64                `protobuf:"varint,8,opt,name=releasable_bytes,json=releasableBytes,proto3,oneof" json:"releasable_bytes,omitempty"`
 	Fragmentation    *float64               `protobuf:"fixed64,9,opt,name=fragmentation,proto3,oneof" json:"fragmentation,omitempty"`
+	Stream           *int64                 `protobuf:"varint,10,opt,name=stream,proto3,oneof" json:"stream,omitempty"`
+	Private          *bool                  `protobuf:"varint,11,opt,name=private,proto3,oneof" json:"private,omitempty"` // of CUDA graphs or a MemPool
+	WasteBytes       *uint64                `protobuf:"varint,12,opt,name=waste_bytes,json=wasteBytes,proto3,oneof" json:"waste_bytes,omitempty"`
+	Segments         *uint64                `protobuf:"varint,13,opt,name=segments,proto3,oneof" json:"segments,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *SnapshotPool) Reset() {
 	*x = SnapshotPool{}
-	mi := &file_event_proto_msgTypes[15]
+	mi := &file_event_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1901,7 +2155,7 @@ func (x *SnapshotPool) String() string {
 func (*SnapshotPool) ProtoMessage() {}
 
 func (x *SnapshotPool) ProtoReflect() protoreflect.Message {
-	mi := &file_event_proto_msgTypes[15]
+	mi := &file_event_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1914,7 +2168,7 @@ func (x *SnapshotPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotPool.ProtoReflect.Descriptor instead.
 func (*SnapshotPool) Descriptor() ([]byte, []int) {
-	return file_event_proto_rawDescGZIP(), []int{15}
+	return file_event_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SnapshotPool) GetName() string {
@@ -1973,19 +2227,48 @@ func (x *SnapshotPool) GetFragmentation() float64 {
 	return 0
 }
 
+func (x *SnapshotPool) GetStream() int64 {
+	if x != nil && x.Stream != nil {
+		return *x.Stream
+	}
+	return 0
+}
+
+func (x *SnapshotPool) GetPrivate() bool {
+	if x != nil && x.Private != nil {
+		return *x.Private
+	}
+	return false
+}
+
+func (x *SnapshotPool) GetWasteBytes() uint64 {
+	if x != nil && x.WasteBytes != nil {
+		return *x.WasteBytes
+	}
+	return 0
+}
+
+func (x *SnapshotPool) GetSegments() uint64 {
+	if x != nil && x.Segments != nil {
+		return *x.Segments
+	}
+	return 0
+}
+
 type SnapshotStack struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Frames        []string               `protobuf:"bytes,1,rep,name=frames,proto3" json:"frames,omitempty"`
+	Frames        []string               `protobuf:"bytes,1,rep,name=frames,proto3" json:"frames,omitempty"` // "file:line function", the user's own first
 	LiveBytes     *uint64                `protobuf:"varint,2,opt,name=live_bytes,json=liveBytes,proto3,oneof" json:"live_bytes,omitempty"`
 	Blocks        *uint64                `protobuf:"varint,3,opt,name=blocks,proto3,oneof" json:"blocks,omitempty"`
 	GrowthBytes   *int64                 `protobuf:"varint,4,opt,name=growth_bytes,json=growthBytes,proto3,oneof" json:"growth_bytes,omitempty"`
+	PendingBytes  *uint64                `protobuf:"varint,5,opt,name=pending_bytes,json=pendingBytes,proto3,oneof" json:"pending_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotStack) Reset() {
 	*x = SnapshotStack{}
-	mi := &file_event_proto_msgTypes[16]
+	mi := &file_event_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +2280,7 @@ func (x *SnapshotStack) String() string {
 func (*SnapshotStack) ProtoMessage() {}
 
 func (x *SnapshotStack) ProtoReflect() protoreflect.Message {
-	mi := &file_event_proto_msgTypes[16]
+	mi := &file_event_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +2293,7 @@ func (x *SnapshotStack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotStack.ProtoReflect.Descriptor instead.
 func (*SnapshotStack) Descriptor() ([]byte, []int) {
-	return file_event_proto_rawDescGZIP(), []int{16}
+	return file_event_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SnapshotStack) GetFrames() []string {
@@ -2041,17 +2324,26 @@ func (x *SnapshotStack) GetGrowthBytes() int64 {
 	return 0
 }
 
+func (x *SnapshotStack) GetPendingBytes() uint64 {
+	if x != nil && x.PendingBytes != nil {
+		return *x.PendingBytes
+	}
+	return 0
+}
+
 type SnapshotOom struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	RequestedBytes   *uint64                `protobuf:"varint,1,opt,name=requested_bytes,json=requestedBytes,proto3,oneof" json:"requested_bytes,omitempty"`
-	LargestFreeBytes *uint64                `protobuf:"varint,2,opt,name=largest_free_bytes,json=largestFreeBytes,proto3,oneof" json:"largest_free_bytes,omitempty"`
+	LargestFreeBytes *uint64                `protobuf:"varint,2,opt,name=largest_free_bytes,json=largestFreeBytes,proto3,oneof" json:"largest_free_bytes,omitempty"` // hole of the allocator at that moment
+	FreeBytes        *uint64                `protobuf:"varint,3,opt,name=free_bytes,json=freeBytes,proto3,oneof" json:"free_bytes,omitempty"`                        // of the device, as CUDA told
+	Time             *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *SnapshotOom) Reset() {
 	*x = SnapshotOom{}
-	mi := &file_event_proto_msgTypes[17]
+	mi := &file_event_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2063,7 +2355,7 @@ func (x *SnapshotOom) String() string {
 func (*SnapshotOom) ProtoMessage() {}
 
 func (x *SnapshotOom) ProtoReflect() protoreflect.Message {
-	mi := &file_event_proto_msgTypes[17]
+	mi := &file_event_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2076,7 +2368,7 @@ func (x *SnapshotOom) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotOom.ProtoReflect.Descriptor instead.
 func (*SnapshotOom) Descriptor() ([]byte, []int) {
-	return file_event_proto_rawDescGZIP(), []int{17}
+	return file_event_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SnapshotOom) GetRequestedBytes() uint64 {
@@ -2093,6 +2385,20 @@ func (x *SnapshotOom) GetLargestFreeBytes() uint64 {
 	return 0
 }
 
+func (x *SnapshotOom) GetFreeBytes() uint64 {
+	if x != nil && x.FreeBytes != nil {
+		return *x.FreeBytes
+	}
+	return 0
+}
+
+func (x *SnapshotOom) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
 type SnapshotBudget struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Weights       *uint64                `protobuf:"varint,1,opt,name=weights,proto3,oneof" json:"weights,omitempty"`
@@ -2101,13 +2407,15 @@ type SnapshotBudget struct {
 	Runtime       *uint64                `protobuf:"varint,4,opt,name=runtime,proto3,oneof" json:"runtime,omitempty"`
 	Cached        *uint64                `protobuf:"varint,5,opt,name=cached,proto3,oneof" json:"cached,omitempty"`
 	Free          *uint64                `protobuf:"varint,6,opt,name=free,proto3,oneof" json:"free,omitempty"`
+	Graphs        *uint64                `protobuf:"varint,7,opt,name=graphs,proto3,oneof" json:"graphs,omitempty"`
+	Outside       *uint64                `protobuf:"varint,8,opt,name=outside,proto3,oneof" json:"outside,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotBudget) Reset() {
 	*x = SnapshotBudget{}
-	mi := &file_event_proto_msgTypes[18]
+	mi := &file_event_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2119,7 +2427,7 @@ func (x *SnapshotBudget) String() string {
 func (*SnapshotBudget) ProtoMessage() {}
 
 func (x *SnapshotBudget) ProtoReflect() protoreflect.Message {
-	mi := &file_event_proto_msgTypes[18]
+	mi := &file_event_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2132,7 +2440,7 @@ func (x *SnapshotBudget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotBudget.ProtoReflect.Descriptor instead.
 func (*SnapshotBudget) Descriptor() ([]byte, []int) {
-	return file_event_proto_rawDescGZIP(), []int{18}
+	return file_event_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SnapshotBudget) GetWeights() uint64 {
@@ -2177,6 +2485,20 @@ func (x *SnapshotBudget) GetFree() uint64 {
 	return 0
 }
 
+func (x *SnapshotBudget) GetGraphs() uint64 {
+	if x != nil && x.Graphs != nil {
+		return *x.Graphs
+	}
+	return 0
+}
+
+func (x *SnapshotBudget) GetOutside() uint64 {
+	if x != nil && x.Outside != nil {
+		return *x.Outside
+	}
+	return 0
+}
+
 type Config struct {
 	state                protoimpl.MessageState `protogen:"open.v1"`
 	Origin               string                 `protobuf:"bytes,1,opt,name=origin,proto3" json:"origin,omitempty"` // info metric, probe, log line, snapshot, declared
@@ -2208,7 +2530,7 @@ type Config struct {
 
 func (x *Config) Reset() {
 	*x = Config{}
-	mi := &file_event_proto_msgTypes[19]
+	mi := &file_event_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2220,7 +2542,7 @@ func (x *Config) String() string {
 func (*Config) ProtoMessage() {}
 
 func (x *Config) ProtoReflect() protoreflect.Message {
-	mi := &file_event_proto_msgTypes[19]
+	mi := &file_event_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2233,7 +2555,7 @@ func (x *Config) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Config.ProtoReflect.Descriptor instead.
 func (*Config) Descriptor() ([]byte, []int) {
-	return file_event_proto_rawDescGZIP(), []int{19}
+	return file_event_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Config) GetOrigin() string {
@@ -2407,7 +2729,7 @@ type DeclaredCache struct {
 
 func (x *DeclaredCache) Reset() {
 	*x = DeclaredCache{}
-	mi := &file_event_proto_msgTypes[20]
+	mi := &file_event_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2419,7 +2741,7 @@ func (x *DeclaredCache) String() string {
 func (*DeclaredCache) ProtoMessage() {}
 
 func (x *DeclaredCache) ProtoReflect() protoreflect.Message {
-	mi := &file_event_proto_msgTypes[20]
+	mi := &file_event_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2432,7 +2754,7 @@ func (x *DeclaredCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclaredCache.ProtoReflect.Descriptor instead.
 func (*DeclaredCache) Descriptor() ([]byte, []int) {
-	return file_event_proto_rawDescGZIP(), []int{20}
+	return file_event_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeclaredCache) GetName() string {
@@ -2460,7 +2782,7 @@ type Mark struct {
 
 func (x *Mark) Reset() {
 	*x = Mark{}
-	mi := &file_event_proto_msgTypes[21]
+	mi := &file_event_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2472,7 +2794,7 @@ func (x *Mark) String() string {
 func (*Mark) ProtoMessage() {}
 
 func (x *Mark) ProtoReflect() protoreflect.Message {
-	mi := &file_event_proto_msgTypes[21]
+	mi := &file_event_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2485,7 +2807,7 @@ func (x *Mark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mark.ProtoReflect.Descriptor instead.
 func (*Mark) Descriptor() ([]byte, []int) {
-	return file_event_proto_rawDescGZIP(), []int{21}
+	return file_event_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Mark) GetName() string {
@@ -2520,7 +2842,7 @@ type Log struct {
 
 func (x *Log) Reset() {
 	*x = Log{}
-	mi := &file_event_proto_msgTypes[22]
+	mi := &file_event_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2532,7 +2854,7 @@ func (x *Log) String() string {
 func (*Log) ProtoMessage() {}
 
 func (x *Log) ProtoReflect() protoreflect.Message {
-	mi := &file_event_proto_msgTypes[22]
+	mi := &file_event_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2545,7 +2867,7 @@ func (x *Log) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Log.ProtoReflect.Descriptor instead.
 func (*Log) Descriptor() ([]byte, []int) {
-	return file_event_proto_rawDescGZIP(), []int{22}
+	return file_event_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Log) GetSignature() string {
@@ -2582,7 +2904,7 @@ type SourceStatus struct {
 
 func (x *SourceStatus) Reset() {
 	*x = SourceStatus{}
-	mi := &file_event_proto_msgTypes[23]
+	mi := &file_event_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2594,7 +2916,7 @@ func (x *SourceStatus) String() string {
 func (*SourceStatus) ProtoMessage() {}
 
 func (x *SourceStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_event_proto_msgTypes[23]
+	mi := &file_event_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2607,7 +2929,7 @@ func (x *SourceStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceStatus.ProtoReflect.Descriptor instead.
 func (*SourceStatus) Descriptor() ([]byte, []int) {
-	return file_event_proto_rawDescGZIP(), []int{23}
+	return file_event_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SourceStatus) GetName() string {
@@ -2938,7 +3260,8 @@ const file_event_proto_rawDesc = "" +
 	"\n" +
 	"_exit_codeB\t\n" +
 	"\a_signalB\v\n" +
-	"\t_said_bye\"\xc1\x05\n" +
+	"\t_said_bye\"\xfe\n" +
+	"\n" +
 	"\bSnapshot\x12\x19\n" +
 	"\bgpu_uuid\x18\x01 \x01(\tR\agpuUuid\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12*\n" +
@@ -2955,14 +3278,63 @@ const file_event_proto_rawDesc = "" +
 	" \x03(\v2\x1b.lowtide.event.SnapshotPoolR\x05pools\x124\n" +
 	"\x06stacks\x18\v \x03(\v2\x1c.lowtide.event.SnapshotStackR\x06stacks\x125\n" +
 	"\blast_oom\x18\f \x01(\v2\x1a.lowtide.event.SnapshotOomR\alastOom\x125\n" +
-	"\x06budget\x18\r \x01(\v2\x1d.lowtide.event.SnapshotBudgetR\x06budgetB\x11\n" +
+	"\x06budget\x18\r \x01(\v2\x1d.lowtide.event.SnapshotBudgetR\x06budget\x12$\n" +
+	"\vwaste_bytes\x18\x0e \x01(\x04H\aR\n" +
+	"wasteBytes\x88\x01\x01\x12\x1f\n" +
+	"\bsegments\x18\x0f \x01(\x04H\bR\bsegments\x88\x01\x01\x124\n" +
+	"\x13expandable_segments\x18\x10 \x01(\bH\tR\x12expandableSegments\x88\x01\x01\x121\n" +
+	"\x05sizes\x18\x11 \x03(\v2\x1b.lowtide.event.SnapshotSizeR\x05sizes\x12\x18\n" +
+	"\alacking\x18\x12 \x03(\tR\alacking\x12\x12\n" +
+	"\x04file\x18\x13 \x01(\tR\x04file\x12\"\n" +
+	"\n" +
+	"file_bytes\x18\x14 \x01(\x04H\n" +
+	"R\tfileBytes\x88\x01\x01\x12&\n" +
+	"\ftook_seconds\x18\x15 \x01(\x01H\vR\vtookSeconds\x88\x01\x01\x12(\n" +
+	"\rprivate_bytes\x18\x16 \x01(\x04H\fR\fprivateBytes\x88\x01\x01\x121\n" +
+	"\x12private_free_bytes\x18\x17 \x01(\x04H\rR\x10privateFreeBytes\x88\x01\x01\x12,\n" +
+	"\x0fhistory_seconds\x18\x18 \x01(\x01H\x0eR\x0ehistorySeconds\x88\x01\x01\x12*\n" +
+	"\x0egrowth_seconds\x18\x19 \x01(\x01H\x0fR\rgrowthSeconds\x88\x01\x01\x125\n" +
+	"\x06census\x18\x1a \x01(\v2\x1d.lowtide.event.SnapshotCensusR\x06censusB\x11\n" +
 	"\x0f_reserved_bytesB\r\n" +
 	"\v_live_bytesB\x10\n" +
 	"\x0e_pending_bytesB\r\n" +
 	"\v_free_bytesB\x15\n" +
 	"\x13_largest_free_bytesB\x13\n" +
 	"\x11_releasable_bytesB\x10\n" +
-	"\x0e_fragmentation\"\xcf\x03\n" +
+	"\x0e_fragmentationB\x0e\n" +
+	"\f_waste_bytesB\v\n" +
+	"\t_segmentsB\x16\n" +
+	"\x14_expandable_segmentsB\r\n" +
+	"\v_file_bytesB\x0f\n" +
+	"\r_took_secondsB\x10\n" +
+	"\x0e_private_bytesB\x15\n" +
+	"\x13_private_free_bytesB\x12\n" +
+	"\x10_history_secondsB\x11\n" +
+	"\x0f_growth_seconds\"\x80\x02\n" +
+	"\fSnapshotSize\x12\x1e\n" +
+	"\vup_to_bytes\x18\x01 \x01(\x04R\tupToBytes\x12$\n" +
+	"\vlive_blocks\x18\x02 \x01(\x04H\x00R\n" +
+	"liveBlocks\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"live_bytes\x18\x03 \x01(\x04H\x01R\tliveBytes\x88\x01\x01\x12$\n" +
+	"\vfree_blocks\x18\x04 \x01(\x04H\x02R\n" +
+	"freeBlocks\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"free_bytes\x18\x05 \x01(\x04H\x03R\tfreeBytes\x88\x01\x01B\x0e\n" +
+	"\f_live_blocksB\r\n" +
+	"\v_live_bytesB\x0e\n" +
+	"\f_free_blocksB\r\n" +
+	"\v_free_bytes\"\xc7\x01\n" +
+	"\x0eSnapshotCensus\x12\x1d\n" +
+	"\atensors\x18\x01 \x01(\x04H\x00R\atensors\x88\x01\x01\x12\x19\n" +
+	"\x05bytes\x18\x02 \x01(\x04H\x01R\x05bytes\x88\x01\x01\x12\x1f\n" +
+	"\bcomplete\x18\x03 \x01(\bH\x02R\bcomplete\x88\x01\x01\x12&\n" +
+	"\ftook_seconds\x18\x04 \x01(\x01H\x03R\vtookSeconds\x88\x01\x01B\n" +
+	"\n" +
+	"\b_tensorsB\b\n" +
+	"\x06_bytesB\v\n" +
+	"\t_completeB\x0f\n" +
+	"\r_took_seconds\"\x86\x05\n" +
 	"\fSnapshotPool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
 	"\x0ereserved_bytes\x18\x03 \x01(\x04H\x00R\rreservedBytes\x88\x01\x01\x12\"\n" +
@@ -2973,35 +3345,55 @@ const file_event_proto_rawDesc = "" +
 	"free_bytes\x18\x06 \x01(\x04H\x03R\tfreeBytes\x88\x01\x01\x121\n" +
 	"\x12largest_free_bytes\x18\a \x01(\x04H\x04R\x10largestFreeBytes\x88\x01\x01\x12.\n" +
 	"\x10releasable_bytes\x18\b \x01(\x04H\x05R\x0freleasableBytes\x88\x01\x01\x12)\n" +
-	"\rfragmentation\x18\t \x01(\x01H\x06R\rfragmentation\x88\x01\x01B\x11\n" +
+	"\rfragmentation\x18\t \x01(\x01H\x06R\rfragmentation\x88\x01\x01\x12\x1b\n" +
+	"\x06stream\x18\n" +
+	" \x01(\x03H\aR\x06stream\x88\x01\x01\x12\x1d\n" +
+	"\aprivate\x18\v \x01(\bH\bR\aprivate\x88\x01\x01\x12$\n" +
+	"\vwaste_bytes\x18\f \x01(\x04H\tR\n" +
+	"wasteBytes\x88\x01\x01\x12\x1f\n" +
+	"\bsegments\x18\r \x01(\x04H\n" +
+	"R\bsegments\x88\x01\x01B\x11\n" +
 	"\x0f_reserved_bytesB\r\n" +
 	"\v_live_bytesB\x10\n" +
 	"\x0e_pending_bytesB\r\n" +
 	"\v_free_bytesB\x15\n" +
 	"\x13_largest_free_bytesB\x13\n" +
 	"\x11_releasable_bytesB\x10\n" +
-	"\x0e_fragmentation\"\xbb\x01\n" +
+	"\x0e_fragmentationB\t\n" +
+	"\a_streamB\n" +
+	"\n" +
+	"\b_privateB\x0e\n" +
+	"\f_waste_bytesB\v\n" +
+	"\t_segments\"\xf7\x01\n" +
 	"\rSnapshotStack\x12\x16\n" +
 	"\x06frames\x18\x01 \x03(\tR\x06frames\x12\"\n" +
 	"\n" +
 	"live_bytes\x18\x02 \x01(\x04H\x00R\tliveBytes\x88\x01\x01\x12\x1b\n" +
 	"\x06blocks\x18\x03 \x01(\x04H\x01R\x06blocks\x88\x01\x01\x12&\n" +
-	"\fgrowth_bytes\x18\x04 \x01(\x03H\x02R\vgrowthBytes\x88\x01\x01B\r\n" +
+	"\fgrowth_bytes\x18\x04 \x01(\x03H\x02R\vgrowthBytes\x88\x01\x01\x12(\n" +
+	"\rpending_bytes\x18\x05 \x01(\x04H\x03R\fpendingBytes\x88\x01\x01B\r\n" +
 	"\v_live_bytesB\t\n" +
 	"\a_blocksB\x0f\n" +
-	"\r_growth_bytes\"\x99\x01\n" +
+	"\r_growth_bytesB\x10\n" +
+	"\x0e_pending_bytes\"\xfc\x01\n" +
 	"\vSnapshotOom\x12,\n" +
 	"\x0frequested_bytes\x18\x01 \x01(\x04H\x00R\x0erequestedBytes\x88\x01\x01\x121\n" +
-	"\x12largest_free_bytes\x18\x02 \x01(\x04H\x01R\x10largestFreeBytes\x88\x01\x01B\x12\n" +
+	"\x12largest_free_bytes\x18\x02 \x01(\x04H\x01R\x10largestFreeBytes\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"free_bytes\x18\x03 \x01(\x04H\x02R\tfreeBytes\x88\x01\x01\x12.\n" +
+	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04timeB\x12\n" +
 	"\x10_requested_bytesB\x15\n" +
-	"\x13_largest_free_bytes\"\x91\x02\n" +
+	"\x13_largest_free_bytesB\r\n" +
+	"\v_free_bytes\"\xe4\x02\n" +
 	"\x0eSnapshotBudget\x12\x1d\n" +
 	"\aweights\x18\x01 \x01(\x04H\x00R\aweights\x88\x01\x01\x12\x1c\n" +
 	"\akv_pool\x18\x02 \x01(\x04H\x01R\x06kvPool\x88\x01\x01\x12%\n" +
 	"\vactivations\x18\x03 \x01(\x04H\x02R\vactivations\x88\x01\x01\x12\x1d\n" +
 	"\aruntime\x18\x04 \x01(\x04H\x03R\aruntime\x88\x01\x01\x12\x1b\n" +
 	"\x06cached\x18\x05 \x01(\x04H\x04R\x06cached\x88\x01\x01\x12\x17\n" +
-	"\x04free\x18\x06 \x01(\x04H\x05R\x04free\x88\x01\x01B\n" +
+	"\x04free\x18\x06 \x01(\x04H\x05R\x04free\x88\x01\x01\x12\x1b\n" +
+	"\x06graphs\x18\a \x01(\x04H\x06R\x06graphs\x88\x01\x01\x12\x1d\n" +
+	"\aoutside\x18\b \x01(\x04H\aR\aoutside\x88\x01\x01B\n" +
 	"\n" +
 	"\b_weightsB\n" +
 	"\n" +
@@ -3010,7 +3402,10 @@ const file_event_proto_rawDesc = "" +
 	"\n" +
 	"\b_runtimeB\t\n" +
 	"\a_cachedB\a\n" +
-	"\x05_free\"\xb2\t\n" +
+	"\x05_freeB\t\n" +
+	"\a_graphsB\n" +
+	"\n" +
+	"\b_outside\"\xb2\t\n" +
 	"\x06Config\x12\x16\n" +
 	"\x06origin\x18\x01 \x01(\tR\x06origin\x129\n" +
 	"\x16gpu_memory_utilization\x18\x02 \x01(\x01H\x00R\x14gpuMemoryUtilization\x88\x01\x01\x12$\n" +
@@ -3089,7 +3484,7 @@ func file_event_proto_rawDescGZIP() []byte {
 	return file_event_proto_rawDescData
 }
 
-var file_event_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_event_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_event_proto_goTypes = []any{
 	(*Batch)(nil),                 // 0: lowtide.event.Batch
 	(*Host)(nil),                  // 1: lowtide.event.Host
@@ -3106,23 +3501,25 @@ var file_event_proto_goTypes = []any{
 	(*Oom)(nil),                   // 12: lowtide.event.Oom
 	(*Lifecycle)(nil),             // 13: lowtide.event.Lifecycle
 	(*Snapshot)(nil),              // 14: lowtide.event.Snapshot
-	(*SnapshotPool)(nil),          // 15: lowtide.event.SnapshotPool
-	(*SnapshotStack)(nil),         // 16: lowtide.event.SnapshotStack
-	(*SnapshotOom)(nil),           // 17: lowtide.event.SnapshotOom
-	(*SnapshotBudget)(nil),        // 18: lowtide.event.SnapshotBudget
-	(*Config)(nil),                // 19: lowtide.event.Config
-	(*DeclaredCache)(nil),         // 20: lowtide.event.DeclaredCache
-	(*Mark)(nil),                  // 21: lowtide.event.Mark
-	(*Log)(nil),                   // 22: lowtide.event.Log
-	(*SourceStatus)(nil),          // 23: lowtide.event.SourceStatus
-	nil,                           // 24: lowtide.event.Log.FieldsEntry
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
+	(*SnapshotSize)(nil),          // 15: lowtide.event.SnapshotSize
+	(*SnapshotCensus)(nil),        // 16: lowtide.event.SnapshotCensus
+	(*SnapshotPool)(nil),          // 17: lowtide.event.SnapshotPool
+	(*SnapshotStack)(nil),         // 18: lowtide.event.SnapshotStack
+	(*SnapshotOom)(nil),           // 19: lowtide.event.SnapshotOom
+	(*SnapshotBudget)(nil),        // 20: lowtide.event.SnapshotBudget
+	(*Config)(nil),                // 21: lowtide.event.Config
+	(*DeclaredCache)(nil),         // 22: lowtide.event.DeclaredCache
+	(*Mark)(nil),                  // 23: lowtide.event.Mark
+	(*Log)(nil),                   // 24: lowtide.event.Log
+	(*SourceStatus)(nil),          // 25: lowtide.event.SourceStatus
+	nil,                           // 26: lowtide.event.Log.FieldsEntry
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
 }
 var file_event_proto_depIdxs = []int32{
 	1,  // 0: lowtide.event.Batch.host:type_name -> lowtide.event.Host
 	3,  // 1: lowtide.event.Batch.events:type_name -> lowtide.event.Event
-	25, // 2: lowtide.event.Worker.start_time:type_name -> google.protobuf.Timestamp
-	25, // 3: lowtide.event.Event.time:type_name -> google.protobuf.Timestamp
+	27, // 2: lowtide.event.Worker.start_time:type_name -> google.protobuf.Timestamp
+	27, // 3: lowtide.event.Event.time:type_name -> google.protobuf.Timestamp
 	1,  // 4: lowtide.event.Event.host:type_name -> lowtide.event.Host
 	2,  // 5: lowtide.event.Event.worker:type_name -> lowtide.event.Worker
 	5,  // 6: lowtide.event.Event.gpu:type_name -> lowtide.event.Gpu
@@ -3135,22 +3532,25 @@ var file_event_proto_depIdxs = []int32{
 	12, // 13: lowtide.event.Event.oom:type_name -> lowtide.event.Oom
 	13, // 14: lowtide.event.Event.lifecycle:type_name -> lowtide.event.Lifecycle
 	14, // 15: lowtide.event.Event.snapshot:type_name -> lowtide.event.Snapshot
-	19, // 16: lowtide.event.Event.config:type_name -> lowtide.event.Config
-	21, // 17: lowtide.event.Event.mark:type_name -> lowtide.event.Mark
-	22, // 18: lowtide.event.Event.log:type_name -> lowtide.event.Log
-	23, // 19: lowtide.event.Event.source:type_name -> lowtide.event.SourceStatus
+	21, // 16: lowtide.event.Event.config:type_name -> lowtide.event.Config
+	23, // 17: lowtide.event.Event.mark:type_name -> lowtide.event.Mark
+	24, // 18: lowtide.event.Event.log:type_name -> lowtide.event.Log
+	25, // 19: lowtide.event.Event.source:type_name -> lowtide.event.SourceStatus
 	4,  // 20: lowtide.event.Event.other_body:type_name -> lowtide.event.OtherBody
-	15, // 21: lowtide.event.Snapshot.pools:type_name -> lowtide.event.SnapshotPool
-	16, // 22: lowtide.event.Snapshot.stacks:type_name -> lowtide.event.SnapshotStack
-	17, // 23: lowtide.event.Snapshot.last_oom:type_name -> lowtide.event.SnapshotOom
-	18, // 24: lowtide.event.Snapshot.budget:type_name -> lowtide.event.SnapshotBudget
-	20, // 25: lowtide.event.Config.declared_caches:type_name -> lowtide.event.DeclaredCache
-	24, // 26: lowtide.event.Log.fields:type_name -> lowtide.event.Log.FieldsEntry
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	17, // 21: lowtide.event.Snapshot.pools:type_name -> lowtide.event.SnapshotPool
+	18, // 22: lowtide.event.Snapshot.stacks:type_name -> lowtide.event.SnapshotStack
+	19, // 23: lowtide.event.Snapshot.last_oom:type_name -> lowtide.event.SnapshotOom
+	20, // 24: lowtide.event.Snapshot.budget:type_name -> lowtide.event.SnapshotBudget
+	15, // 25: lowtide.event.Snapshot.sizes:type_name -> lowtide.event.SnapshotSize
+	16, // 26: lowtide.event.Snapshot.census:type_name -> lowtide.event.SnapshotCensus
+	27, // 27: lowtide.event.SnapshotOom.time:type_name -> google.protobuf.Timestamp
+	22, // 28: lowtide.event.Config.declared_caches:type_name -> lowtide.event.DeclaredCache
+	26, // 29: lowtide.event.Log.fields:type_name -> lowtide.event.Log.FieldsEntry
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_event_proto_init() }
@@ -3175,14 +3575,16 @@ func file_event_proto_init() {
 	file_event_proto_msgTypes[18].OneofWrappers = []any{}
 	file_event_proto_msgTypes[19].OneofWrappers = []any{}
 	file_event_proto_msgTypes[20].OneofWrappers = []any{}
-	file_event_proto_msgTypes[23].OneofWrappers = []any{}
+	file_event_proto_msgTypes[21].OneofWrappers = []any{}
+	file_event_proto_msgTypes[22].OneofWrappers = []any{}
+	file_event_proto_msgTypes[25].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_event_proto_rawDesc), len(file_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -70,6 +70,9 @@ type Finding struct {
 	Alike      int      `json:"alike,omitzero"`        // open incidents of the class in the group, this one included; absent when it is alone, or resolved
 	AlikeSlots []string `json:"alike_slots,omitempty"` // where they are, sorted, at most 16
 
+	Holders  []Holder `json:"holders,omitempty"`  // what holds the memory by the last snapshot: the stacks that grew most, else the largest; at most five
+	Snapshot string   `json:"snapshot,omitempty"` // name of the raw snapshot, which stays on the host
+
 	Advice        []string          `json:"advice,omitempty"`
 	NotAssessable map[string]string `json:"not_assessable,omitempty"` // class → the sensor that is missing
 }
@@ -92,6 +95,14 @@ type Growth struct {
 type Interval struct {
 	Low  float64 `json:"low"`
 	High float64 `json:"high"`
+}
+
+// Holder is one allocation stack and what it holds.
+type Holder struct {
+	Frames      []string `json:"frames"` // "file:line function", the program's own first
+	LiveBytes   uint64   `json:"live_bytes"`
+	Blocks      uint64   `json:"blocks,omitzero"`
+	GrowthBytes *int64   `json:"growth_bytes,omitempty"` // since an earlier snapshot of the same process
 }
 
 // Symptom is something seen beside the condition. LagSeconds counts from the onset of the finding to the symptom.
