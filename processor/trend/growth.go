@@ -1,9 +1,15 @@
 package trend
 
+import "slices"
+
 const (
 	robustPoints  = 6 // from here on the robust statistics are used
 	minimumWindow = 3
 	steadyZ       = 3.0
+
+	// manyMinima is from how many minima on every second one says as much: neighbours share two of their three points, which the correction
+	// for serial correlation takes off again, and a quarter of the pairs takes a quarter of the time.
+	manyMinima = 25
 )
 
 // Growth is how fast a series rises, per unit of x. What the points do not
@@ -55,6 +61,9 @@ func (s *Scratch) Measure(x, y []float64, sigma float64) Growth {
 	if partial := minimumWindow - 1; len(y)-partial >= intervalPoints {
 		s.minima, s.places = rollingMinimum(s.minima[:0], s.places[:0], y, x, minimumWindow)
 		ends, x, y = x[partial:], s.places[partial:], s.minima[partial:]
+		for len(y) >= manyMinima {
+			ends, x, y = s.halved(ends, x, y)
+		}
 	}
 	growth.Slope, growth.Low, growth.High = s.TheilSen(x, y)
 	growth.Serial = Autocorrelation(x, y, growth.Slope)
@@ -62,6 +71,17 @@ func (s *Scratch) Measure(x, y []float64, sigma float64) Growth {
 	// Where the series has stopped to rise its minima lie before its end, which is what shows that it stopped.
 	growth.Level = Level(ends, y)
 	return growth
+}
+
+// halved keeps every second of the minima, the newest among them. Ends is copied, because it is the caller's.
+func (s *Scratch) halved(ends, x, y []float64) (e, places, minima []float64) {
+	n := 0
+	s.ends = slices.Grow(s.ends[:0], len(ends))[:len(ends)]
+	for i := (len(y) - 1) % 2; i < len(y); i += 2 {
+		s.ends[n], x[n], y[n] = ends[i], x[i], y[i]
+		n++
+	}
+	return s.ends[:n], x[:n], y[:n]
 }
 
 // SteadyResult is the outcome of Steady with the growth it was decided on.

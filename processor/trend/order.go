@@ -27,6 +27,9 @@ func Quantile(values []float64, q float64) float64 {
 // ones for an even number, NaN for none.
 func Median(values []float64) float64 { return Quantile(values, 0.5) }
 
+// MedianOf is Median of measured values, which it reorders.
+func MedianOf(values []float64) float64 { return quantile(values, 0.5) }
+
 // MAD returns the median absolute deviation from the median, not scaled; NaN
 // for no measured values.
 func MAD(values []float64) float64 {
@@ -103,8 +106,15 @@ func selectRank(values []float64, rank int) float64 {
 		}
 		values, rank = values[same:], rank-same
 	}
+	if len(values) <= short {
+		slices.Sort(values) // by insertion
+		return values[rank]
+	}
 	return find(values, rank)
 }
+
+// short are as many values as are put in order sooner than parted.
+const short = 12
 
 // many is from how many values on a sample of them is worth its cost.
 const many = 96
@@ -112,17 +122,22 @@ const many = 96
 // beyond returns a value that probably is a little beyond the rank, on the side
 // of more values, so that few are left.
 func beyond(values []float64, rank int) float64 {
-	const size = 31
-	var sample [size]float64
+	var fixed [31]float64
+	size := 11 // sorting more than that costs as much as it saves
+	if len(values) > 1024 {
+		size = len(fixed)
+	}
+	sample := fixed[:size]
 	for i := range sample {
 		sample[i] = values[i*(len(values)-1)/(size-1)]
 	}
-	slices.Sort(sample[:])
+	slices.Sort(sample)
 	place := rank * size / len(values)
+	aside := size / 11 // a sample's rank is that unsure
 	if 2*rank < len(values) {
-		place += 2
+		place += aside
 	} else {
-		place--
+		place -= aside - 1
 	}
 	return sample[max(1, min(place, size-2))]
 }

@@ -69,6 +69,7 @@ type Scratch struct {
 	x, y   []float64 // the measured points, where some were not
 	minima []float64
 	places []float64 // of the minima
+	ends   []float64 // of their windows, where some were left out
 	sorted []float64
 }
 

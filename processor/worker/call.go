@@ -53,6 +53,7 @@ func (c *call) called() bool { return c.Early || c.Steady }
 type desk struct {
 	trend.Scratch
 	sight   sight
+	polish  polish
 	points  []view
 	pools   []view // those that graphs are judged at
 	work    []float64
@@ -80,6 +81,20 @@ const bigStep = 8
 // made below it.
 const spreadToCall = 2
 
+// moves says that the robust statistics are needed.
+func (c *call) moves(s *sight) bool {
+	return len(s.Level) > 0 && (c.called() || moved(s.Level) >= spreadToCall*s.Sigma)
+}
+
+// moved is the distance between the lowest level and the highest.
+func moved(level []float64) float64 {
+	low, high := level[0], level[0]
+	for _, v := range level {
+		low, high = min(low, v), max(high, v)
+	}
+	return high - low
+}
+
 // judge makes the calls anew from what was seen.
 func (c *call) judge(series int, s *sight, w *Worker, at *desk) {
 	if len(s.Level) == 0 {
@@ -88,8 +103,8 @@ func (c *call) judge(series int, s *sight, w *Worker, at *desk) {
 	c.Points, c.Level = len(s.Level), s.Level[len(s.Level)-1]
 	floor := levelFloors[series]
 	c.unsettle()
-	if moved := slices.Max(s.Level) - slices.Min(s.Level); moved < spreadToCall*s.Sigma && !c.called() {
-		c.Growth = flat(s, moved)
+	if !c.moves(s) {
+		c.Growth = flat(s)
 		c.Lacking, c.Step = trend.SmallRise, false
 		c.prove(s, floor)
 		return
@@ -101,23 +116,25 @@ func (c *call) judge(series int, s *sight, w *Worker, at *desk) {
 	}
 	early := trend.Early(s.Hours, s.Level, s.Sigma, trend.CallHours)
 	from := beginning(s)
-	// Of a series that was called both ways nothing can change but the growth since it began, so that the whole needs no second look.
-	settled := from > 0 && len(s.Level)-from >= 3 && c.Steady && (c.Early || early.Called)
-	var steady trend.SteadyResult
-	if !settled {
-		steady = at.Steady(s.Hours, s.Level, s.Sigma, 0, trend.CallHours)
-	}
-	c.Growth, c.Lacking = steady.Growth, early.Lacking
+	c.Lacking = early.Lacking
 	c.Step = early.Step > bigStep*s.Sigma && early.Rise-early.Step < bigStep*s.Sigma && !early.Called
 	c.Filling = w.filling(series, s)
-	if !settled && !early.Called && !steady.Called {
-		// Level for hours, or through with a capture or an adapter, and growing since: the whole does not show it, the rest does.
-		if from == 0 && early.Step > bigStep*s.Sigma {
-			from = early.StepAt
-		}
-		if from > 0 {
-			early = trend.Early(s.Hours[from:], s.Level[from:], s.Sigma, trend.CallHours)
-			steady = at.Steady(s.Hours[from:], s.Level[from:], s.Sigma, 0, trend.CallHours)
+	// Of a series that was called steady nothing can change but the growth since it began, so that the whole needs no second look.
+	settled := from > 0 && len(s.Level)-from >= 3 && c.Steady
+	var steady trend.SteadyResult
+	since := -1 // the point from which steady was asked
+	if !settled {
+		steady, since = at.Steady(s.Hours, s.Level, s.Sigma, 0, trend.CallHours), 0
+		c.Growth = steady.Growth
+		if !early.Called && !steady.Called {
+			// Level for hours, or through with a capture or an adapter, and growing since: the whole does not show it, the rest does.
+			if from == 0 && early.Step > bigStep*s.Sigma {
+				from = early.StepAt
+			}
+			if from > 0 && moved(s.Level[from:]) >= spreadToCall*s.Sigma {
+				early = trend.Early(s.Hours[from:], s.Level[from:], s.Sigma, trend.CallHours)
+				steady, since = at.Steady(s.Hours[from:], s.Level[from:], s.Sigma, 0, trend.CallHours), from
+			}
 		}
 	}
 	if !lasted(s, from) {
@@ -131,13 +148,17 @@ func (c *call) judge(series int, s *sight, w *Worker, at *desk) {
 	c.Steady = c.Steady || steady.Called
 	if from > 0 && len(s.Level)-from >= 3 && c.called() {
 		// A worker that was level for a day and leaks since an hour ago grows as it does since then.
-		c.Growth = at.Measure(s.Hours[from:], s.Level[from:], s.Sigma)
+		if since != from {
+			steady.Growth = at.Measure(s.Hours[from:], s.Level[from:], s.Sigma)
+		}
+		c.Growth = steady.Growth
 	}
 	if c.prove(s, floor); c.called() && len(w.ooms.times) > 0 {
 		c.Proven = false // it is level because there is no more: level after an OOM proves nothing
 	}
 	if c.Proven {
 		c.Early, c.Steady = false, false
+		return // what does not grow follows nothing
 	}
 	c.follow(s, at.work)
 }
@@ -155,9 +176,9 @@ func lasted(s *sight, from int) bool {
 }
 
 // flat is the growth of a series that has not moved: its least squares line.
-func flat(s *sight, moved float64) trend.Growth {
+func flat(s *sight) trend.Growth {
 	n := len(s.Level)
-	if moved == 0 && n >= 3 && s.Hours[n-1] > s.Hours[n-2] && slices.IsSorted(s.Hours) { // as of most handles: the line is known
+	if moved(s.Level) == 0 && n >= 3 && s.Hours[n-1] > s.Hours[n-2] && slices.IsSorted(s.Hours) { // as of most handles: the line is known
 		return trend.Growth{Points: n, Hours: s.Hours[n-1] - s.Hours[0], Z: nan, Serial: nan, Level: trend.Levelling{Ratio: nan, Halves: nan}}
 	}
 	line, level := trend.LineAndLevel(s.Hours, s.Level)
@@ -273,7 +294,11 @@ func (c *call) follow(s *sight, work []float64) {
 	if !(c.Growth.Low > 0) {
 		return
 	}
+	last := len(s.Level) - 1
 	for axis := range axisCount {
+		if s.workAt(0).along(axis) == s.workAt(last).along(axis) {
+			continue // totals: nothing was done
+		}
 		work = work[:0]
 		for i := range s.Level {
 			work = append(work, s.workAt(i).along(axis))

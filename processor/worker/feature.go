@@ -78,29 +78,44 @@ func (w *Worker) identify() {
 
 // basis is what the calls depend on, beside the points themselves.
 type basis struct {
-	changed bits // columns whose points changed since they were judged
-	window  bool // a window of matched load was completed
+	changed bits // columns whose quiet points changed since they were judged
+	windows bits // columns whose windows of matched load did
 	ooms    int
 	ready   time.Time
 	config  *event.Config
 	columns int
+	last    time.Time // when something was judged, or could have been
+	next    int       // the first column that was left for later
 }
+
+// Judging a series that moves takes as long as all else of a tick, and a quiet point is news of every series. So a tick judges what it
+// has the time for, and leaves the rest to the next ones: within a minute, at a collector's pace, all are judged.
+const (
+	turn  = 6                // what one tick may spend
+	still = 1                // on a series that stays within its noise
+	paced = 15 * time.Second // ticks further apart than this leave nothing behind
+)
 
 // features fills the sample.
 func (w *Worker) features(at time.Time) {
 	w.newest()
-	if w.basis.ooms != len(w.ooms.times) || w.basis.ready != w.ready || w.basis.config != w.Config || w.basis.columns != len(w.level) {
-		w.basis.changed, w.basis.window = everyBit, true
-		w.basis.ooms, w.basis.ready, w.basis.config, w.basis.columns = len(w.ooms.times), w.ready, w.Config, len(w.level)
+	b, budget := &w.basis, turn
+	if apart := event.Ago(w.tick, b.last); apart > paced || b.ooms != len(w.ooms.times) {
+		budget = math.MaxInt // what an OOM changes is asked for now
 	}
-	if w.basis.changed.any() || w.basis.window {
-		w.judgePoints(w.basis.changed)
-		w.basis.changed, w.basis.window = bits{}, false
+	b.last = w.tick
+	if b.ooms != len(w.ooms.times) || b.ready != w.ready || b.config != w.Config || b.columns != len(w.level) {
+		b.changed, b.windows = everyBit, everyBit
+		b.ooms, b.ready, b.config, b.columns = len(w.ooms.times), w.ready, w.Config, len(w.level)
+	}
+	if b.changed.any() || b.windows.any() {
+		w.judgePoints(budget)
 	}
 	w.qualityFeatures()
 	w.loadFeatures(at)
 	w.oomFeatures(at)
 	w.faultFeatures(at)
+	w.snapshotFeatures(at)
 	w.headroom()
 	w.capacity()
 	w.imminent(at)
@@ -140,8 +155,17 @@ func (w *Worker) leading(series int) int {
 	return column(series, best)
 }
 
-// judgePoints judges the series whose points changed: at quiet points where there are any of late, else at matched load.
-func (w *Worker) judgePoints(changed bits) {
+// settle judges all that waits for its turn.
+func (w *Worker) settle() (judged bool) {
+	if judged = w.basis.changed.any() || w.basis.windows.any(); judged {
+		w.judgePoints(math.MaxInt)
+	}
+	return judged
+}
+
+// judgePoints judges the series whose points changed, as many as the budget allows: at quiet points where there are any of late, else at
+// matched load.
+func (w *Worker) judgePoints(budget int) {
 	w.residues()
 	at := desks.Get().(*desk)
 	defer at.leave()
@@ -155,39 +179,60 @@ func (w *Worker) judgePoints(changed bits) {
 		hours = event.Ago(points[count-1].at(), points[0].at()).Hours()
 		w.movers(points)
 	}
+	waiting, other := &w.basis.changed, &w.basis.windows
+	if matched {
+		waiting, other = other, waiting
+		count = w.Points()
+		hours, _ = w.sample.Number(pointIDs.hours)
+	}
+	*other = bits{} // the other points are not compared now
 	var judged bits
 	var led [seriesCount]int // what speaks for a series so far, and is in the sample
 	for i := range led {
 		led[i] = w.leading(i)
 	}
 	at.hours = hoursOf(at.hours[:0], points)
-	for c := range w.calls {
+	var later bits
+	for i := range w.calls {
+		c := (w.basis.next + i) % len(w.calls)
 		series, _ := seriesOf(c)
-		if matched {
-			if !w.basis.window {
-				continue
-			}
-			if s, ok := w.match.levels(series, c, len(w.level), w.warm()); ok {
-				w.calls[c].judge(series, &s, w, at)
-				judged.set(c)
-				if count = len(s.Hours); count > 0 {
-					hours = s.Hours[count-1]
+		s, cost := &at.sight, turn
+		switch {
+		case !waiting.has(c):
+			continue
+		case budget <= 0:
+		case matched:
+			ready := false
+			if s, ready = w.match.look(c); !ready {
+				budget -= cost
+				if !w.match.see(at, series, c, len(w.level), w.warm()) {
+					continue
 				}
 			}
+			if n := len(s.Hours); n > 0 {
+				count, hours = n, s.Hours[n-1]
+			}
+		default:
+			w.sight(at, series, c)
+			if !w.calls[c].moves(s) {
+				cost = still
+			}
+			if cost > budget && budget < turn {
+				budget = 0 // this tick has begun with others
+			}
+		}
+		if budget <= 0 {
+			if !later.any() {
+				w.basis.next = c
+			}
+			later.set(c)
 			continue
 		}
-		if changed.has(c) {
-			of, hours := points, at.hours
-			if series == graphs {
-				at.pools = w.quiet.comparables(at.pools[:0], w.warm(), view.alike)
-				at.poolHours = hoursOf(at.poolHours[:0], at.pools)
-				of, hours = at.pools, at.poolHours
-			}
-			at.sight.take(series, c, of, hours, at.spreads[:0])
-			w.calls[c].judge(series, &at.sight, w, at)
-			judged.set(c)
-		}
+		budget -= cost
+		w.calls[c].judge(series, s, w, at)
+		judged.set(c)
 	}
+	*waiting = later
 	w.sample.SetNumber(pointIDs.count, float64(count))
 	w.sample.SetNumber(pointIDs.hours, hours)
 	for i := range seriesCount {
@@ -196,6 +241,17 @@ func (w *Worker) judgePoints(changed bits) {
 		}
 	}
 	w.proofs()
+}
+
+// sight looks at one column of the quiet points.
+func (w *Worker) sight(at *desk, series, column int) {
+	points, hours := at.points, at.hours
+	if series == graphs {
+		at.pools = w.quiet.comparables(at.pools[:0], w.warm(), view.alike)
+		at.poolHours = hoursOf(at.poolHours[:0], at.pools)
+		points, hours = at.pools, at.poolHours
+	}
+	at.sight.take(series, column, points, hours, at.spreads[:0])
 }
 
 // points appends the quiet points after warm-up that are comparable to the newest one, oldest first.
@@ -221,7 +277,8 @@ func hoursOf(dst []float64, points []view) []float64 {
 
 // take makes s one column of quiet points, with the noise: the larger of the floor and the median spread inside points.
 func (s *sight) take(series, column int, points []view, hours, spreads []float64) {
-	s.Hours, s.Level, s.Work, s.points, s.Sigma = s.Hours[:0], s.Level[:0], s.Work[:0], s.points[:0], floors[series]
+	s.clear()
+	s.Sigma = floors[series]
 	if len(points) == 0 {
 		return
 	}
@@ -239,6 +296,10 @@ func (s *sight) take(series, column int, points []view, hours, spreads []float64
 	if len(spreads) > 0 {
 		s.Sigma = max(s.Sigma, trend.Median(spreads))
 	}
+}
+
+func (s *sight) clear() {
+	s.Hours, s.Level, s.Work, s.points = s.Hours[:0], s.Level[:0], s.Work[:0], s.points[:0]
 }
 
 // workAt is the work done until a level.

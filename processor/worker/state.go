@@ -36,7 +36,7 @@ var ownLayout = sync.OnceValue(func() uint32 { return fingerprint32(new(Worker).
 // parts are what a worker consists of. Current says that the calls were made under the configuration that holds.
 func (w *Worker) parts(current *bool) []any {
 	return []any{&w.Key, &w.Slot, &w.Instance, &w.Host, &w.Who, &w.Config, &w.First, &w.Last, &w.tick, &w.dirty, &w.now, &w.level, &w.ready, &w.said,
-		&w.exited, &w.load, &w.counters, &w.quiet, &w.match, &w.inferred, &w.ooms, &w.faults, &w.marks, &w.quality, &w.trace,
+		&w.exited, &w.load, &w.counters, &w.quiet, &w.match, &w.inferred, &w.ooms, &w.faults, &w.marks, &w.quality, &w.trace, &w.snapshots,
 		&w.basis, &w.calls, current}
 }
 
@@ -51,12 +51,17 @@ func (o *ooms) parts() []any {
 }
 
 // The configuration is the worker's own pointer, which Restore sets again.
-func (b *basis) parts() []any { return []any{&b.changed, &b.window, &b.ooms, &b.ready, &b.columns} }
+func (b *basis) parts() []any {
+	return []any{&b.changed, &b.windows, &b.ooms, &b.ready, &b.columns, &b.last, &b.next}
+}
 
 // The sentence is put together anew when somebody asks.
 func (c *call) parts() []any {
 	return []any{&c.Points, &c.Early, &c.Steady, &c.Onset, &c.Growth, &c.Level, &c.Lacking, &c.Filling, &c.Step, &c.Proven, &c.Proof, &c.Per, &c.Work}
 }
+
+// The points of a sight at matched load are its own.
+func (s *sight) parts() []any { return []any{&s.From, &s.Hours, &s.Level, &s.Work, &s.Sigma} }
 
 // What caches are declared is read from the configuration anew.
 func (c *caps) parts() []any { return nil }
@@ -172,7 +177,7 @@ func (w *Worker) broken() string {
 		{"identity", w.Key != "" && w.Host != nil && w.Who != nil && !w.First.IsZero()},
 		{"clock", w.tick.IsZero() && w.quality.Shift == 0 || counted(w.tick)},
 		{"cards", len(w.now.cards) <= maxCards && len(w.faults.Cards) <= maxCards && len(w.load.Room.Cards) <= maxCards},
-		{"columns", len(w.level) <= widest && len(w.calls) <= widest},
+		{"columns", w.basis.next >= 0 && len(w.level) <= widest && len(w.calls) <= widest},
 		{"quiet points", w.quiet.whole(widest)},
 		{"matched load", w.match.whole(w.tick)},
 		{"trace", w.trace.whole(w.tick, widest)},
@@ -181,6 +186,7 @@ func (w *Worker) broken() string {
 		{"OOMs", len(w.ooms.times) <= maxSymptoms && w.ooms.pending >= 0},
 		{"faults", len(w.faults.New) <= maxXids && w.faults.N >= 0 && len(w.faults.Times) == min(w.faults.N, maxXids)},
 		{"marks", len(w.marks.Waiting) <= maxMarks},
+		{"snapshots", w.snapshots.whole()},
 	} {
 		if !of.right {
 			return of.what
@@ -202,6 +208,7 @@ func (q *quiet) whole(widest int) bool {
 
 func (m *match) whole(tick time.Time) bool {
 	return stretched(m.Start, tick, m.Length, matchWindow) && len(m.Work) <= maxWindows && len(m.Cells) <= maxWindows*matchBins &&
+		(m.SeenOf == 0 || len(m.Seen.Level) > 0) && len(m.Seen.Hours) == len(m.Seen.Level) && len(m.Seen.Work) == len(m.Seen.Level) &&
 		m.Low.rows() == len(m.Cells) && m.Low.Width <= width(columnsOf(maxCards))
 }
 

@@ -47,6 +47,8 @@ type Worker struct {
 	quality  quality
 	trace    trace
 
+	snapshots snapshots
+
 	sample *variable.Sample
 	basis  basis
 	calls  []call // by column
@@ -122,6 +124,13 @@ func (w *Worker) ApplyAt(e *event.Event, at time.Time) (closed bool) {
 	case e.Mark != nil:
 		w.marks.note(at, e.Mark)
 		return false
+	case e.Snapshot != nil:
+		if !w.takeSnapshot(at, e.Snapshot) {
+			return false
+		}
+		w.oomFeatures(w.Last)
+		w.snapshotFeatures(at)
+		return len(w.now.cards) < 2 // else those of its other GPUs come with it
 	}
 	if !w.now.takes(e) {
 		return false
@@ -198,6 +207,12 @@ func (w *Worker) Close() bool {
 	return true
 }
 
+// End closes the tick and judges all that waits for its turn, because there may be no other tick. It returns false when nothing was new.
+func (w *Worker) End() bool {
+	closed := w.Close()
+	return w.settle() || closed
+}
+
 // observeLoad takes what the engine says that it does, else what the worker marks, else what it looks like.
 func (w *Worker) observeLoad() {
 	cycles := w.marks.until(w.tick)
@@ -251,7 +266,7 @@ func (w *Worker) rest(doing activity) {
 	}
 	if e := w.now.engine; doing == working && e != nil && !w.tick.Before(w.warm()) {
 		if w.match.observe(w.tick, bin(e.GetRunning(), e.GetWaiting(), w.value(column(kv, 0))), w.level, w.counters.Work) {
-			w.basis.window = true
+			w.basis.windows = everyBit
 		}
 	}
 }
