@@ -1,10 +1,12 @@
 """Measures on a GPU what the probe costs the worker: JSON on stdout. Needs torch and a GPU; never part of the probe.
 
 A read holds the GIL throughout, so its duration is the time the program may be held up. That is measured twice: by the clock
-around the read, and as a second thread sees it, which does nothing but look at the clock."""
+around the read, and as a second thread sees it, which does nothing but look at the clock. So is a snapshot, which the collector asks
+for; tests/gpu_evidence.py measures that, allocation history and a census in a program that works."""
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import threading
@@ -13,7 +15,7 @@ import time
 import torch
 
 import lowtide_probe
-from lowtide_probe import reading
+from lowtide_probe import reading, snapshot
 from lowtide_probe.link import encode
 
 
@@ -59,6 +61,24 @@ def stall(read, reads):
     return sorted(gaps)[-reads:]
 
 
+def asked(reader, times=5):
+    """What a snapshot costs, without history."""
+    snapshots, said, took = snapshot.Snapshots(torch, reader), [], []
+
+    def take():
+        fd = os.memfd_create("snapshot")
+        try:
+            began = time.perf_counter()
+            said.append(snapshots.write(fd, 1 << 30, 30.0))
+            took.append(time.perf_counter() - began)
+        finally:
+            os.close(fd)
+
+    gaps = stall(take, times)
+    return {"blocks": reader.blocks(), "bytes": said[-1]["bytes"], "took_ms": milliseconds(took), "gil_held_ms": milliseconds([s["gil_seconds"] for s in said]),
+        "other_thread_gap_ms": milliseconds(gaps)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--reads", type=int, default=2000)
@@ -95,7 +115,7 @@ def main():
         "read_without_scan_ms": milliseconds(plain), "read_with_scan_ms": milliseconds(scans), "read_cpu_ms": milliseconds(cpus),
         "encode_ms": milliseconds(lines), "gil_held_ms": milliseconds(whole), "gil_held_ms_mean": round(statistics.mean(whole) * 1e3, 4),
         "other_thread_gap_ms": milliseconds(gaps), "other_thread_gap_without_reads_ms": milliseconds(quiet),
-        "memory_stats_flat_ms": milliseconds(flat), "line_bytes": len(data), "device": devices[0], "kept": len(held),
+        "snapshot": asked(reader), "memory_stats_flat_ms": milliseconds(flat), "line_bytes": len(data), "device": devices[0], "kept": len(held),
     }, indent=1))
 
 

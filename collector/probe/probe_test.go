@@ -3,17 +3,21 @@ package probe
 
 import (
 	"archive/zip"
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,7 +89,7 @@ func wheel(t *testing.T) string {
 
 func TestWheel(t *testing.T) {
 	path := wheel(t)
-	if filepath.Base(path) != "lowtide_probe-0.1.0-py3-none-any.whl" {
+	if filepath.Base(path) != "lowtide_probe-0.2.0-py3-none-any.whl" {
 		t.Errorf("%s", path)
 	}
 	content, err := os.ReadFile(path)
@@ -97,7 +101,7 @@ func TestWheel(t *testing.T) {
 		t.Errorf("two builds differ (%v)", err)
 	}
 	files := unzip(t, path)
-	record := string(files["lowtide_probe-0.1.0.dist-info/RECORD"])
+	record := string(files["lowtide_probe-0.2.0.dist-info/RECORD"])
 	named := []string{}
 	for line := range strings.Lines(record) {
 		fields := strings.Split(strings.TrimSpace(line), ",")
@@ -110,9 +114,10 @@ func TestWheel(t *testing.T) {
 			t.Errorf("%s: %v, want %s", fields[0], fields[1:], want)
 		}
 	}
-	want := []string{"lowtide_probe-0.1.0.dist-info/METADATA", "lowtide_probe-0.1.0.dist-info/RECORD", "lowtide_probe-0.1.0.dist-info/WHEEL",
-		"lowtide_probe-0.1.0.dist-info/entry_points.txt", "lowtide_probe.pth", "lowtide_probe.start", "lowtide_probe/__init__.py",
-		"lowtide_probe/link.py", "lowtide_probe/reading.py", "lowtide_probe/watch.py"}
+	want := []string{"lowtide_probe-0.2.0.dist-info/METADATA", "lowtide_probe-0.2.0.dist-info/RECORD", "lowtide_probe-0.2.0.dist-info/WHEEL",
+		"lowtide_probe-0.2.0.dist-info/entry_points.txt", "lowtide_probe.pth", "lowtide_probe.start", "lowtide_probe/__init__.py",
+		"lowtide_probe/asking.py", "lowtide_probe/census.py", "lowtide_probe/evidence.py", "lowtide_probe/history.py", "lowtide_probe/link.py",
+		"lowtide_probe/reading.py", "lowtide_probe/snapshot.py", "lowtide_probe/watch.py"}
 	slices.Sort(named)
 	if !slices.Equal(named, want) || len(files) != len(want) {
 		t.Errorf("holds %v", named)
@@ -227,7 +232,7 @@ for group in ("vllm.general_plugins", "sglang.srt.plugins"):
     for point in points:
         print(group, point.name, point.load()(), point.load()())
 print(importlib.metadata.version("lowtide-probe"), len([f for f in sys.meta_path if type(f).__module__ == "lowtide_probe"]))`
-	want := "vllm.general_plugins lowtide None None\nsglang.srt.plugins lowtide None None\n0.1.0 1"
+	want := "vllm.general_plugins lowtide None None\nsglang.srt.plugins lowtide None None\n0.2.0 1"
 	if got := installed(t, interpreter, program); got != want {
 		t.Errorf("%s", got)
 	}
@@ -324,6 +329,78 @@ torch.fail()
 	}
 	if touched, err := os.ReadFile(report); err == nil {
 		t.Errorf("the probe would have initialised CUDA or imported: %s", touched)
+	}
+}
+
+// A file goes to the probe as Go sends it, and a snapshot comes back in it.
+func TestAsk(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "probe.sock")
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	deadline := time.Now().Add(patience)
+	listener.SetDeadline(deadline)
+	here := folder(t)
+	command := python(t, []string{
+		"PYTHONPATH=" + strings.Join([]string{filepath.Join(here, "inject"), filepath.Join(here, "tests", "fake")}, ":"),
+		"LOWTIDE_PROBE_SOCKET=" + socket,
+	}, "-c", "import sys, torch\ntorch.cuda.init()\nsys.stdin.readline()")
+	in, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer command.Wait()
+	defer in.Close()
+	conn, err := listener.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(deadline)
+	if _, err := io.WriteString(conn, `{"lowtide":1,"interval_seconds":60}`+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(conn)
+	next := func(kind string) (l struct {
+		Kind, ID, Status string
+		Asks             []string
+		Bytes            int64
+	}) {
+		for lines.Scan() {
+			if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+				t.Fatal(err)
+			}
+			if l.Kind == kind {
+				return l
+			}
+		}
+		t.Fatalf("no %s came: %v", kind, lines.Err())
+		return l
+	}
+	if l := next("hello"); !slices.Equal(l.Asks, []string{"snapshot", "arm", "census"}) {
+		t.Errorf("the probe takes %v", l.Asks)
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), "snapshot.pickle"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	ask := `{"lowtide":1,"ask":"snapshot","id":"1f","max_bytes":268435456,"budget_seconds":10}` + "\n"
+	if _, _, err := conn.WriteMsgUnix([]byte(ask), syscall.UnixRights(int(file.Fd())), nil); err != nil {
+		t.Fatal(err)
+	}
+	l := next("snapshot")
+	content, err := os.ReadFile(file.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.ID != "1f" || l.Status != "ok" || l.Bytes != int64(len(content)) || !bytes.HasPrefix(content, []byte("\x80\x04")) || !bytes.Contains(content, []byte("device_traces")) {
+		t.Errorf("%+v, and in the file %q", l, content)
 	}
 }
 

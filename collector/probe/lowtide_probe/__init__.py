@@ -1,7 +1,8 @@
 """Lowtide's probe: tells the collector of this host what PyTorch's allocator holds, from inside the worker.
 
-It owns one daemon thread, which is not there before the program has imported torch by itself. It refuses to import torch, to
-initialise CUDA, to replace anything in torch, to handle signals, to print, and to raise into the program.
+It owns one daemon thread, which is not there before the program has imported torch by itself, and the allocation history that it
+turns on for the collector, for a while. It refuses to import torch, to initialise CUDA, to replace anything in torch, to handle
+signals, to print, and to raise into the program.
 
 LOWTIDE_PROBE=0 turns it off. LOWTIDE_PROBE_SOCKET names the collector's socket; without it the probe looks for
 /run/lowtide/probe.sock and, when not root, $XDG_RUNTIME_DIR/lowtide/probe.sock. Where neither the socket nor its folder exists
@@ -17,7 +18,7 @@ there is no collector, and the probe does nothing.
 import os
 import sys
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["start", "busy", "idle", "oom"]
 
 _watch = None  # the process's one Watch, once torch is there

@@ -1,4 +1,4 @@
-"""The connection to the collector: one line comes, lines go. It owns every byte on the socket, and refuses to wait for long."""
+"""The connection to the collector: a greeting and asks come, lines go. It owns the socket, and refuses to wait for long."""
 
 import json
 import os
@@ -6,6 +6,8 @@ import select
 import socket
 import threading
 import time
+
+from lowtide_probe.asking import Ear
 
 MAX_LINE = 64 * 1024
 CONNECT_SECONDS = 2.0
@@ -33,6 +35,7 @@ class Link:
         self._lock = threading.Lock()
         self.session = 0  # grows with every connection
         self._socket = None
+        self._ear = Ear()
         self._rest = b""  # the end of a line whose beginning is sent
         self._away = AWAY_SECONDS[0]
         self._retry = 0.0
@@ -53,10 +56,10 @@ class Link:
                 sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 sock.settimeout(CONNECT_SECONDS)
                 sock.connect(path)
-                interval = self._greeting(sock)
+                interval, ear = self._greeting(sock)
                 sock.setblocking(False)  # with a timeout, Python waits for it even where MSG_DONTWAIT is given
                 with self._lock:
-                    self.interval, self._socket, self._rest = interval, sock, b""
+                    self.interval, self._socket, self._ear, self._rest = interval, sock, ear, b""
                     self.session += 1
                 self._away = AWAY_SECONDS[0]
                 return True
@@ -82,27 +85,27 @@ class Link:
             if not chunk:
                 raise ValueError("closed")
             data += chunk
-        said = json.loads(data[: data.index(b"\n")].decode("utf-8"))
+        first, _, rest = data.partition(b"\n")
+        said = json.loads(first.decode("utf-8"))
         interval = float(said["interval_seconds"])
         if said["lowtide"] != 1 or not 0 < interval <= 3600:
             raise ValueError("another protocol")
-        return min(max(interval, INTERVALS[0]), INTERVALS[1])
+        return min(max(interval, INTERVALS[0]), INTERVALS[1]), Ear(rest)
 
     def alive(self):
-        """False, and closed, when the collector has gone away."""
+        """Takes what the collector asks. False, and closed, when it has gone away, or floods."""
         with self._lock:
             if self._socket is None:
                 return False
-            try:
-                for _ in range(16):  # a later collector may have more to say; one that floods is none
-                    if not self._socket.recv(4096):
-                        break
-            except (BlockingIOError, InterruptedError):
+            if self._ear.listen(self._socket):
                 return True
-            except OSError:
-                pass
             self._drop()
             return False
+
+    def heard(self):
+        """What alive() has taken: (line, descriptors) each. The descriptors are the caller's to close."""
+        with self._lock:
+            return self._ear.take()
 
     def send(self, data, seconds=SEND_SECONDS):
         """Sends all of data, waiting that long at most, without the GIL. False, and closed, when that fails."""
@@ -160,6 +163,7 @@ class Link:
     def close(self):
         """Closes the connection of this process. A forked child's copy of its parent's goes without touching the parent's."""
         sock, self._socket = self._socket, None
+        self._ear.close()
         if sock is not None:
             sock.close()
 

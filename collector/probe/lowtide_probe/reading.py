@@ -195,6 +195,23 @@ class Reader:
             return None
         return int(total * fraction)
 
+    def blocks(self):
+        """How many blocks a snapshot would list, on the devices in use; None when the build does not say. Under expandable segments
+        free blocks are not counted: between two live ones there is one at most."""
+        blocks = 0
+        for i in list(self._seen):
+            stats = self._raw(i)
+            active, segments = current(stats, "active"), current(stats, "segment")
+            free = active if self._expandable else current(stats, "inactive_split")
+            if None in (active, segments, free):
+                return None
+            blocks += active + segments + free
+        return blocks
+
+    def ordinals(self):
+        """The ordinals of the devices in use."""
+        return list(self._seen)
+
     def total(self, i):
         """The device's memory in bytes, None when unknown."""
         try:
@@ -309,4 +326,5 @@ def hello(version, torch, reader):
         "alloc_conf": reader.settings[:1024],
         "rank": (os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "")[:16],
         "engine": next((name for name in _ENGINES if name in sys.modules), ""),
+        "asks": ["snapshot", "arm", "census"],
     }

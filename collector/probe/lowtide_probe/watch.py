@@ -12,9 +12,11 @@ import weakref
 
 import lowtide_probe
 from lowtide_probe import reading
+from lowtide_probe.evidence import Evidence
 from lowtide_probe.link import Link, encode
 
 POLL_SECONDS = 1.0  # between two looks whether CUDA is initialised
+LISTEN_SECONDS = 1.0  # between two looks whether the collector asks for something, or is gone
 SLOW_SECONDS = 0.005  # a read that takes longer doubles the interval: it may have held up the program
 SLOWEST_SECONDS = 60.0
 FAST_READS = 12  # in a row, until a doubled interval is halved
@@ -89,6 +91,7 @@ class Watch:
         self._marked = ("", "")  # the last that was told
         self._mark_at = 0.0
         self._reader = None
+        self._evidence = None
         self._torch = None
         self._hello = None
         self._told = None
@@ -104,6 +107,8 @@ class Watch:
     def abandon(self):
         """In a forked child: the connection is the parent's, and so are the hooks' answers."""
         self._abandoned = True
+        if self._evidence is not None:
+            self._evidence.abandon()
         self._link.close()
 
     # The thread.
@@ -140,7 +145,12 @@ class Watch:
                 due = self._pace.next(time.time())
             self._tell()
         self._wake.wait(self._pause(due))
-        if not self._link.alive():
+        alive = self._link.alive()
+        try:
+            self._evidence.turn()
+        except Exception:
+            pass
+        if not alive:
             # Nobody to tell: the program is not read either. The next attempt is not before a second.
             return self._pace.next(time.time())
         self._tell()
@@ -155,13 +165,14 @@ class Watch:
     def _pause(self, due):
         if not self._link.connected:
             return POLL_SECONDS
-        pause = min(max(due - time.time(), 0.0), self._pace.interval)
+        pause = min(max(due - time.time(), 0.0), self._pace.interval, LISTEN_SECONDS)
         if self._mark is not None:
             pause = min(pause, max(self._mark_at + MARK_SECONDS - time.monotonic(), 0.01))
         return pause
 
     def _arm(self):
         self._reader = reading.Reader(self._torch)
+        self._evidence = Evidence(self._torch, self._reader, self._link)
         if self._reader.native:
             attach = getattr(getattr(self._torch, "_C", None), "_cuda_attach_out_of_memory_observer", None)
             if attach is not None:
@@ -257,6 +268,7 @@ class Watch:
                 line["limit_bytes"] = limit
             line.update(self._reader.short(device))
             self._urgent(line)
+            self._evidence.failed()
         except Exception:
             pass
 
@@ -341,8 +353,12 @@ class Watch:
                     lines.append(self._failures.popleft()[1])
             except IndexError:  # all, or the thread was faster
                 pass
+            evidence = self._evidence
+            lines += [] if evidence is None else evidence.rest()
             lines.append(encode({"v": 1, "kind": "bye", "time": time.time(), "exit_code": self._exit_code}))
             self._link.send(b"".join(lines), BYE_SECONDS)
+            if evidence is not None:
+                evidence.end()
         except Exception:
             pass
 

@@ -1,7 +1,9 @@
 """What the tests play with: a collector to connect to, and a program to be watched."""
 
+import array
 import json
 import os
+import pickle
 import queue
 import shutil
 import socket
@@ -17,7 +19,7 @@ FAKE = os.path.join(TESTS, "fake")
 PATIENCE = 20  # seconds until a test gives up; nothing waits this long when it works
 
 # The probe's own pace, made fast.
-QUICK = "import lowtide_probe.watch as w, lowtide_probe.link as l; w.POLL_SECONDS = .01; w.MARK_SECONDS = .05; l.AWAY_SECONDS = (.02, .1); l.INTERVALS = (.05, 60.)"
+QUICK = "import lowtide_probe.watch as w, lowtide_probe.link as l; w.POLL_SECONDS = .01; w.LISTEN_SECONDS = .05; w.MARK_SECONDS = .05; l.AWAY_SECONDS = (.02, .1); l.INTERVALS = (.05, 60.)"
 
 
 class Collector:
@@ -59,6 +61,11 @@ class Collector:
             pass
         self.lines.put((number, {"kind": "closed"}))
 
+    def ask(self, kind, number=1, fds=(), **fields):
+        """Asks on a connection, with descriptors, which stay the caller's."""
+        line = json.dumps(dict({"lowtide": 1, "ask": kind, "id": kind}, **fields)).encode() + b"\n"
+        send(self.connections[number - 1], line, fds)
+
     def wait(self, kind, test=lambda line: True):
         """The next line of that kind that the test is true for; others before it are dropped."""
         while True:
@@ -79,6 +86,10 @@ class Collector:
             thread.join(PATIENCE)
         if os.path.exists(self.path):
             os.unlink(self.path)
+
+
+def send(sock, data, fds):
+    sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
 
 
 class Case(unittest.TestCase):
@@ -107,6 +118,17 @@ class Case(unittest.TestCase):
             program.do(QUICK)
             program.do("lowtide_probe = __import__('lowtide_probe'); lowtide_probe.start()")
         return program
+
+    def file(self, name="snapshot"):
+        """An empty file for a snapshot: its descriptor and path."""
+        path = os.path.join(self.folder, name)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        self.addCleanup(os.close, fd)
+        return fd, path
+
+    def unpickle(self, path):
+        with open(path, "rb") as f:
+            return pickle.load(f)
 
     def untouched(self):
         """CUDA was left alone, and nothing of torch was imported."""

@@ -22,7 +22,7 @@ class Life(stage.Case):
         program.do("torch.cuda.init()")
         hello = collector.wait("hello")
         self.assertEqual({k: hello[k] for k in ("v", "probe", "pid", "torch", "cuda", "backend", "engine", "rank")},
-            {"v": 1, "probe": "0.1.0", "pid": program.process.pid, "torch": "2.11.0+cu130", "cuda": "13.0", "backend": "native", "engine": "", "rank": ""})
+            {"v": 1, "probe": "0.2.0", "pid": program.process.pid, "torch": "2.11.0+cu130", "cuda": "13.0", "backend": "native", "engine": "", "rank": ""})
         read = collector.wait("read")
         self.assertEqual(read["devices"][0]["allocated_bytes"], 600)
         self.assertEqual(read["devices"][0]["gpu_uuid"], "GPU-9f1d6a3c-0b7e-4a51-8c2d-000000000000")

@@ -31,11 +31,16 @@ class state:
     observers = []
     contexts = {0}
     fraction = 1.0
+    blocks = 3  # of a snapshot
+    during = None  # called in the midst of one
+    recorded = None  # the options of the history that is on
+    recordings = []  # every call that turned it on or off
     host = {"allocated_bytes": stat(2 << 20, 4 << 20), "active_bytes": stat(1 << 20), "num_host_alloc": 2}
     devices = {
         0: {
             "allocated_bytes": array(600, 900), "reserved_bytes": array(1000, 1200), "active_bytes": array(700, 950),
             "requested_bytes": array(590), "inactive_split_bytes": array(50), "segment": array(7), "num_alloc_retries": 3,
+            "active": array(90), "inactive_split": array(3),
             "num_ooms": 1, "num_device_alloc": 12, "num_device_free": 5, "max_split_size": -1,
             "reserved_bytes_by_private_pools": {(0, 1): array(64), (0, 2): array(32), (0, 3): array(0)},
         },
@@ -83,6 +88,11 @@ class _Names:
         return state.host
 
     @staticmethod
+    def _cuda_isHistoryEnabled():
+        guard("_cuda_isHistoryEnabled")
+        return state.recorded is not None
+
+    @staticmethod
     def _cuda_hasPrimaryContext(device):
         return device in state.contexts
 
@@ -100,6 +110,33 @@ class _Names:
 
 
 _C = _Names()
+
+
+class Tensor:
+    """What the census asks of one. `asked` counts how often anything was."""
+
+    asked = 0
+
+    def __init__(self, place=0, size=0, is_cuda=True, is_leaf=False):
+        self._place, self._size, self._cuda, self._leaf = place, size, is_cuda, is_leaf
+
+    @property
+    def is_cuda(self):
+        type(self).asked += 1
+        return self._cuda
+
+    @property
+    def is_leaf(self):
+        return self._leaf
+
+    def untyped_storage(self):
+        return self
+
+    def data_ptr(self):
+        return self._place
+
+    def nbytes(self):
+        return self._size
 
 
 def fail(size=536870912, limit=8589934592, free=104857600, text=None):

@@ -1,6 +1,7 @@
 """torch.cuda of the stand-in."""
 
 import torch
+import torch.cuda.memory
 
 
 def is_initialized():
