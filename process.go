@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lowtide/collector/exporter"
 	"lowtide/event"
 	"lowtide/notifier"
 	"lowtide/processor"
@@ -40,6 +42,10 @@ type ProcessCommand struct {
 	ClickHouse string   `name:"clickhouse" env:"LOWTIDE_CLICKHOUSE" placeholder:"HOST:PORT" help:"Where to store; left out, nothing is stored."`
 	Protocol   string   `enum:"http,native" default:"http" help:"How to speak to ClickHouse: http or native."`
 	User       string   `env:"LOWTIDE_CLICKHOUSE_USER" default:"lowtide" help:"ClickHouse user; the password comes from LOWTIDE_CLICKHOUSE_PASSWORD."`
+	Metrics    string   `name:"metrics-listen" default:"off" placeholder:"HOST:PORT" help:"Where the processor's /metrics is served; 'off' for nowhere."`
+
+	EvidenceHosts  []string `placeholder:"CLUSTER/HOST" help:"Hosts that may be asked for an allocator snapshot when an incident suspects one of their workers, such as prod/gpu-*; none by default. Their collectors must allow it too."`
+	EvidenceCensus bool     `help:"With --evidence-hosts: also count live tensors that carry a grad_fn, which holds the worker up for up to 200 ms."`
 	announcing
 }
 
@@ -57,6 +63,9 @@ func (c *ProcessCommand) Run(ctx context.Context) error {
 func (c *ProcessCommand) start(ctx context.Context, all *parts, log *slog.Logger) error {
 	pack, err := rules.Load(c.Rules...)
 	if err != nil {
+		return err
+	}
+	if _, err := evidence(nil, c.EvidenceHosts, c.EvidenceCensus, log); err != nil { // wrong usage, whether or not there is a broker
 		return err
 	}
 	conn, err := broker.Dial(c.NATS, "process", log)
@@ -84,9 +93,39 @@ func (c *ProcessCommand) start(ctx context.Context, all *parts, log *slog.Logger
 	} else {
 		log.Warn("nothing is stored: --clickhouse is not set")
 	}
+	asker, err := evidence(conn, c.EvidenceHosts, c.EvidenceCensus, log)
+	if err != nil {
+		return err
+	}
+	if err := c.metrics(ctx, all, asker, log); err != nil {
+		return err
+	}
 	all.run("judge", func(ctx context.Context) error {
-		return processor.Run(ctx, processor.Options{JS: js, Pack: pack, Log: log})
+		return processor.Run(ctx, processor.Options{JS: js, Pack: pack, Log: log, Evidence: asker})
 	})
 	all.run("notifier", func(ctx context.Context) error { return notifier.Run(ctx, js, c.notifier(log)) })
+	return nil
+}
+
+// evidence returns who asks hosts for snapshots: nobody where no host may be asked.
+func evidence(conn *nats.Conn, hosts []string, census bool, log *slog.Logger) (*processor.Asker, error) {
+	asker, err := processor.NewAsker(conn, hosts, census, log)
+	if err != nil {
+		return nil, &broker.Failure{What: "--evidence-hosts: " + err.Error(), Remedy: "for example --evidence-hosts='prod/gpu-*', or '*/*' for all hosts", Err: err, Code: 2}
+	}
+	return asker, nil
+}
+
+// metrics serves what the processor counts of itself.
+func (c *ProcessCommand) metrics(ctx context.Context, all *parts, asker *processor.Asker, log *slog.Logger) error {
+	if c.Metrics == "" || c.Metrics == "off" {
+		return nil
+	}
+	server, err := exporter.Listen(ctx, c.Metrics, asker)
+	if err != nil {
+		return &broker.Failure{What: err.Error(), Remedy: "use HOST:PORT that is free, such as 127.0.0.1:9479, or 'off' for --metrics-listen", Err: err, Code: 2}
+	}
+	log.Info("metrics are served", "address", "http://"+server.Addr()+"/metrics")
+	all.onStop("metrics", server.Close)
 	return nil
 }

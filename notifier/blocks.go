@@ -48,6 +48,7 @@ func layout(card Card, limit int) []slack.Block {
 	}
 	part("", pairs(card.Where))
 	part("Evidence", pairs(card.Evidence))
+	part("Held, by an allocator snapshot", bullets(card.Held))
 	part("Seen together", bullets(card.Together))
 	part("Other explanations", pairs(card.Against))
 	if card.Forecast != "" {

@@ -28,6 +28,7 @@ type Card struct {
 	Summary  string
 	Where    []Line // worker, model, release, host, pid, then why it ended, what hid it, where else it is: only what is known
 	Evidence []Line
+	Held     []string // the stacks that hold most, by a snapshot, at most three, and its file
 	Together []string // symptoms with their lag; seen beside the condition, not shown to follow from it
 	Against  []Line   // name of the legitimate explanation → what became of it
 	Forecast string   // empty when no limit is known
@@ -76,6 +77,7 @@ func Build(h History) Card {
 		Summary:   latest.Summary,
 		Where:     append(where(latest), life(latest)...),
 		Evidence:  measures(evidence),
+		Held:      held(evidence),
 		Together:  together(evidence.Symptoms),
 		Against:   against(evidence.CounterEvidence),
 		Advice:    latest.Advice,
@@ -198,6 +200,23 @@ func measures(f *event.Finding) []Line {
 	}
 	if !f.Onset.IsZero() {
 		lines = append(lines, Line{"onset", clock(f.Onset)})
+	}
+	return lines
+}
+
+// held are the stacks that a snapshot names, short: size, line, growth.
+func held(f *event.Finding) []string {
+	const most, frames = 3, 2
+	var lines []string
+	for _, h := range f.Holders[:min(len(f.Holders), most)] {
+		line := event.FormatQuantity(float64(h.LiveBytes), "bytes") + " at " + strings.Join(h.Frames[:min(len(h.Frames), frames)], ", from ")
+		if g := h.GrowthBytes; g != nil && *g > 0 {
+			line += ", " + event.FormatQuantity(float64(*g), "bytes") + " more than in an earlier snapshot"
+		}
+		lines = append(lines, line)
+	}
+	if f.Snapshot != "" {
+		lines = append(lines, "snapshot on the host: "+f.Snapshot)
 	}
 	return lines
 }

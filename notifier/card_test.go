@@ -299,3 +299,30 @@ func FuzzDecodeRecord(f *testing.F) {
 		}
 	})
 }
+
+// What a snapshot names is shown short: three stacks, each with its line and caller, and the file.
+func TestCardNamesTheHolders(t *testing.T) {
+	f := leak()
+	f.Snapshot = "gpu-07-4242-20261103T120000Z-asked.pickle"
+	for i := range 5 {
+		f.Holders = append(f.Holders, event.Holder{Frames: []string{fmt.Sprintf("worker.py:%d alloc", 90+i), "worker.py:153 serve", "worker.py:211 <module>"}, LiveBytes: uint64(5-i) << 30, Blocks: 347})
+	}
+	f.Holders[0].GrowthBytes, f.Holders[1].GrowthBytes = event.Ptr(int64(340<<20)), event.Ptr(int64(-7))
+	card := Build(history(f))
+	want := []string{"5 GiB at worker.py:90 alloc, from worker.py:153 serve, 340 MiB more than in an earlier snapshot", "4 GiB at worker.py:91 alloc, from worker.py:153 serve",
+		"3 GiB at worker.py:92 alloc, from worker.py:153 serve", "snapshot on the host: gpu-07-4242-20261103T120000Z-asked.pickle"}
+	if got := strings.Join(card.Held, "\n"); got != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+	}
+	if text := renderText(card, "", false); !strings.Contains(text, "340 MiB more") {
+		t.Error(text)
+	}
+	text, err := json.Marshal(blocks(card))
+	if err != nil || !strings.Contains(string(text), "worker.py:153 serve") {
+		t.Errorf("%s (%v)", text, err)
+	}
+	// A resolution without evidence of its own keeps what was held.
+	if card := Build(history(f, over())); len(card.Held) != 4 {
+		t.Errorf("resolved: %v", card.Held)
+	}
+}

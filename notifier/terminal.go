@@ -61,6 +61,7 @@ func renderText(c Card, mark string, colour bool) string {
 	b.lines("", c.Where)
 	b.text("", "incident "+c.Incident+" · first seen "+clock(c.FirstSeen)+" · changed "+clock(c.Changed), false)
 	b.lines("Evidence", c.Evidence)
+	b.list("Held, by an allocator snapshot", c.Held)
 	b.list("Seen together", c.Together)
 	b.lines("Other explanations", c.Against)
 	if c.Forecast != "" {

@@ -129,6 +129,7 @@ func (j *Judge) ask(q *questions, a *answers, v *view) {
 		observed := said.When == rules.True || isOpen(open, one.rule.Class)
 		if said.late && (observed || proving) { // what the next rule proves is not for this one
 			said.Confirm, said.With = one.rule.Beside(s)
+			said.Refute = one.rule.Refutes(s)
 			said.late = false
 		}
 		holds = holds || said.When == rules.True

@@ -207,7 +207,7 @@ func (j *Judge) exit(h *host, w *watched, e *event.Event, at time.Time) {
 	if !w.end.at.IsZero() && !w.end.unknown {
 		return // told twice
 	}
-	if w.Close() {
+	if w.End() {
 		j.evaluate(w, w.Last)
 	}
 	w.Apply(e)

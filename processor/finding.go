@@ -50,6 +50,13 @@ type view struct {
 
 // observe gives one answer to the incidents, and emits what follows from it.
 func (j *Judge) observe(v *view, q *question, result rules.Result) {
+	refuted := ""
+	if result.Refute == rules.True {
+		result.When = rules.False
+		if isOpen(j.incidents.Open(v.key), q.rule.Class) {
+			refuted = q.rule.Refuted(v.sample)
+		}
+	}
 	if v.kind == "worker" && result.When != rules.True && j.siblings(v.w, q.rule.Class, v.at) {
 		return
 	}
@@ -61,6 +68,10 @@ func (j *Judge) observe(v *view, q *question, result rules.Result) {
 			o.Onset = v.w.onset(q.series)
 			o.Proof, o.Proven = v.w.proven(q.series)
 		}
+	}
+	o.Refuted = refuted
+	if v.w != nil && snapshotTells[q.rule.Class] {
+		o.Evidence = v.w.EvidenceAt()
 	}
 	if v.well != "" {
 		o.Growth, o.Proven, o.Proof = true, true, v.well
@@ -137,6 +148,9 @@ func fill(f *event.Finding, v *view, q *question) {
 		}
 		if len(q.series) > 0 {
 			fillGrowth(f, s, w.foremost(q.series))
+		}
+		if snapshotTells[q.rule.Class] {
+			f.Snapshot, f.Holders = w.Evidence(q.rule.Class)
 		}
 	}
 }

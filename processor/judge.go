@@ -128,6 +128,7 @@ func (j *Judge) Apply(e *event.Event) {
 		}
 	case e.Lifecycle != nil:
 		j.lifecycle(h, e, at)
+	case e.Snapshot != nil && h.process(e, at) == nil: // of a life that nobody else tells of: it begins none
 	default:
 		if w := j.worker(h, e, at); w != nil {
 			if e.Process != nil {
@@ -212,7 +213,7 @@ func (j *Judge) Flush() {
 		}
 	}
 	for _, w := range j.sorted() {
-		if w.Close() {
+		if w.End() {
 			j.evaluate(w, w.Last)
 		}
 	}

@@ -24,6 +24,7 @@ type partition struct {
 	log      *slog.Logger
 	judge    *Judge
 	verdicts *Verdicts // nil where nothing is published
+	evidence *Asker    // nil where nobody is asked
 	findings []*event.Finding
 	marks    map[string]mark // per host, producer and lane
 	applied  uint64          // stream sequence
@@ -52,7 +53,7 @@ const (
 )
 
 func newPartition(number int, o Options, board *Board, verdicts *Verdicts) *partition {
-	p := &partition{number: number, js: o.JS, log: o.Log.With("partition", number), marks: make(map[string]mark), verdicts: verdicts, now: time.Now}
+	p := &partition{number: number, js: o.JS, log: o.Log.With("partition", number), marks: make(map[string]mark), verdicts: verdicts, evidence: o.Evidence, now: time.Now}
 	p.judge = NewJudgeWith(o.Pack, board, func(f *event.Finding) { p.findings = append(p.findings, f) })
 	return p
 }
@@ -301,6 +302,7 @@ func (p *partition) publish(ctx context.Context) error {
 			return fmt.Errorf("publish finding %s: %w", f.ID, err)
 		}
 		p.put(ctx, f)
+		p.evidence.Offer(f)
 		p.findings = p.findings[1:]
 	}
 	return nil

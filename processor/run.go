@@ -19,7 +19,8 @@ type Options struct {
 	JS         jetstream.JetStream
 	Pack       *rules.Pack
 	Log        *slog.Logger
-	Partitions int // 0 is all of them
+	Partitions int    // 0 is all of them
+	Evidence   *Asker // nil: no host is asked for evidence
 }
 
 // Run judges all partitions until ctx ends, each in its own goroutine, and returns nil then. A message is acknowledged after the
@@ -45,6 +46,9 @@ func Run(ctx context.Context, o Options) error {
 				stop(fmt.Errorf("judge partition %d: %w", p, err))
 			}
 		})
+	}
+	if o.Evidence != nil {
+		running.Go(func() { o.Evidence.Run(ctx) })
 	}
 	running.Wait()
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {

@@ -12,7 +12,7 @@ import (
 
 var caseKeys = []string{"name", "rule", "set", "unset", "expect"}
 
-var expectKeys = []string{"when", "confirm", "with", "missing", "summary", "against"}
+var expectKeys = []string{"when", "confirm", "with", "missing", "summary", "against", "refute", "refuted"}
 
 // cases is one test file: what each rule must say about samples that are written down.
 type cases struct {
@@ -163,6 +163,10 @@ func (c *cases) expect(title string, rule *Rule, sample *variable.Sample, wanted
 			got = result.With.String()
 		case "missing":
 			got = result.Missing
+		case "refute":
+			got = result.Refute.String()
+		case "refuted":
+			got = rule.Refuted(sample)
 		case "summary":
 			got = rule.Summary(sample)
 		case "against":

@@ -9,8 +9,8 @@ import (
 	"lowtide/rules/variable"
 )
 
-var fieldNames = []string{"id", "class", "scope", "thresholds", "when", "confirm", "with", "pair", "keep", "severity", "against",
-	"explains", "summary", "evidence", "advice", "enabled", "shadow"}
+var fieldNames = []string{"id", "class", "scope", "thresholds", "when", "confirm", "refute", "with", "pair", "keep", "severity", "against",
+	"explains", "summary", "refuted", "evidence", "advice", "enabled", "shadow"}
 
 var requiredFields = []string{"class", "scope", "when", "severity", "summary"}
 
@@ -53,7 +53,7 @@ func compile(s *spec, folders []folder, problems *Problems) (*Rule, bool) {
 		s.at.report("", "rule %s: %v", s.id, err)
 		return nil, false
 	}
-	for name, into := range map[string]*program{"when": &r.when, "confirm": &r.confirm, "with": &r.with} {
+	for name, into := range map[string]*program{"when": &r.when, "confirm": &r.confirm, "refute": &r.refute, "with": &r.with} {
 		if f, ok := s.fields[name]; ok {
 			if text, ok := f.text(); ok {
 				*into, _ = c.condition(text, name)
@@ -61,15 +61,24 @@ func compile(s *spec, folders []folder, problems *Problems) (*Rule, bool) {
 		}
 	}
 	s.counters(r, c)
-	for _, p := range []program{r.when, r.confirm, r.with} {
+	for _, p := range []program{r.when, r.confirm, r.refute, r.with} {
 		r.reads = append(r.reads, p.reads...)
 	}
 	slices.Sort(r.reads)
 	r.reads = slices.Compact(r.reads)
 	r.condition = variable.NewReading(r.when.reads...)
-	if f, ok := s.fields["summary"]; ok {
-		if text, ok := f.text(); ok {
-			r.summary, _ = parseTemplate(text, "summary")
+	for name, into := range map[string]*template{"summary": &r.summary, "refuted": &r.refuted} {
+		if f, ok := s.fields[name]; ok {
+			if text, ok := f.text(); ok {
+				*into, _ = parseTemplate(text, name)
+			}
+		}
+	}
+	for name, other := range map[string]string{"refute": "refuted", "refuted": "refute"} {
+		if f, ok := s.fields[name]; ok {
+			if _, ok := s.fields[other]; !ok {
+				f.report("refute: is the condition, refuted: the sentence that says why", "%s has no %s beside it", name, other)
+			}
 		}
 	}
 	for _, n := range s.list("evidence") {

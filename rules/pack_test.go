@@ -106,7 +106,7 @@ func TestThreeRulesDrawOneLine(t *testing.T) {
 func TestNothingKnownSaysNothing(t *testing.T) {
 	for _, r := range shippedPack(t).Rules {
 		got := r.Evaluate(variable.NewSample())
-		if got.When == True || got.Confirm == True || got.With == True {
+		if got.When == True || got.Confirm == True || got.With == True || got.Refute == True {
 			t.Errorf("rule %s: %+v", r.ID, got)
 		}
 		if got.When == Unknown && (got.Missing == "" || strings.HasPrefix(got.Missing, "evaluation")) {
@@ -153,7 +153,7 @@ func healthy() *variable.Sample {
 	}
 	for name, v := range map[string]float64{"live.now": 70 << 30, "live.level_bytes": 68 << 30, "cached.now": 4 << 30, "outside.now": 3 << 30, "anon.now": 9 << 30,
 		"kv.busy": 0.7, "running.now": 24, "quiet.count": 40, "quiet.hours": 20, "headroom.ratio": 0.02, "headroom.bytes": 2 << 30, "demand.ratio": 1.1,
-		"capacity.asked_bytes": 70 << 30, "capacity.limit_bytes": 72 << 30, "capacity.host_asked_bytes": 4 << 30, "capacity.host_limit_bytes": 64 << 30,
+		"capacity.asked_bytes": 70 << 30, "capacity.spare_ratio": 0.05, "capacity.limit_bytes": 72 << 30, "capacity.host_asked_bytes": 4 << 30, "capacity.host_limit_bytes": 64 << 30,
 		"utilization.now": 0.9, "progress.seconds": 0.4, "age.hours": 30} {
 		s.SetNumber(variable.Must(name), v)
 	}
@@ -198,13 +198,13 @@ func TestAdviceIsFilled(t *testing.T) {
 func TestAdviceCarriesTheLessons(t *testing.T) {
 	pack := shippedPack(t)
 	for rule, actions := range map[string][]string{
-		"retention":        {"try/finally", "CPU-only", "inference_mode", "deadline", "staggered", "ready capacity", "known-good", "no restart storm", "snapshot", "public service", "masks", "empty_cache"},
+		"retention":        {"try/finally", "CPU-only", "inference_mode", "deadline", "staggered", "ready capacity", "known-good", "no restart storm", "snapshot", "public service", "masks", "empty_cache", "grad_fn", "{{snapshot.grower}}"},
 		"stream_backlog":   {"Synchronise", "record_stream", "deadline"},
 		"fragmentation":    {"expandable_segments:True", "max_split_size_mb` only as a last resort", "never under cudaMallocAsync", "equal test", "10 to 15 %", "empty_cache", "snapshot"},
 		"graph_pools":      {"private pool", "warm-up", "equal test"},
 		"native_growth":    {"profiler", "known-good", "empty_cache"},
-		"oversize_request": {"max_num_batched_tokens", "10 to 15 %", "max_memory_allocated", "short prompts fair", "retries"},
-		"capacity":         {"gpu_memory_utilization", "0.98", "10 to 15 %", "prefill", "quality and cost"},
+		"oversize_request": {"gpu_memory_utilization", "{{capacity.spare_ratio}}", "max_num_batched_tokens", "10 to 15 %", "max_memory_allocated", "short prompts fair", "retries"},
+		"capacity":         {"gpu_memory_utilization", "{{capacity.spare_ratio}}", "0.98", "10 to 15 %", "prefill", "quality and cost"},
 		"kv_pressure":      {"max_num_seqs", "max_num_batched_tokens", "measured headroom", "Route long contexts", "short prompts fair", "KV dtype", "quality and cost", "Do not restart"},
 		"kv_block_leak":    {"try/finally", "deadline", "evictable"},
 		"crash_loop":       {"backoff", "ready capacity", "model downloads"},

@@ -49,13 +49,13 @@ type Rule struct {
 	File       string // where the rule, or the last part of it, was written
 	Line       int
 
-	when, confirm, with program
-	against             []counter
-	summary             template
-	advice              []template
-	evidence            []variable.ID
-	reads               []variable.ID
-	condition           variable.Reading
+	when, confirm, with, refute program
+	against                     []counter
+	summary, refuted            template
+	advice                      []template
+	evidence                    []variable.ID
+	reads                       []variable.ID
+	condition                   variable.Reading
 }
 
 // counter is one named explanation that would speak against the rule.
@@ -67,7 +67,8 @@ type counter struct {
 // Result is what a rule says about one sample.
 type Result struct {
 	When, Confirm, With Outcome
-	Missing             string // when When is Unknown: the sensor that is missing, or `evaluation: …` for an error
+	Refute              Outcome // True: it is something else, whatever When says
+	Missing             string  // when When is Unknown: the sensor that is missing, or `evaluation: …` for an error
 }
 
 // Evaluate judges one sample. Confirm and With are answered whatever When is, because a held condition can still be confirmed or paired.
@@ -75,6 +76,7 @@ func (r *Rule) Evaluate(s *variable.Sample) Result {
 	var out Result
 	out.When, out.Missing = r.Condition(s)
 	out.Confirm, out.With = r.Beside(s)
+	out.Refute = r.Refutes(s)
 	return out
 }
 
@@ -96,6 +98,15 @@ func (r *Rule) Beside(s *variable.Sample) (confirm, with Outcome) {
 	with, _ = r.with.evaluate(s)
 	return confirm, with
 }
+
+// Refutes answers `refute`: what proves that a condition that was met is something else. A rule without it is never refuted.
+func (r *Rule) Refutes(s *variable.Sample) Outcome {
+	out, _ := r.refute.evaluate(s)
+	return out
+}
+
+// Refuted is the reason in a sentence; a value that is missing reads "unknown".
+func (r *Rule) Refuted(s *variable.Sample) string { return r.refuted.fill(s, inSummary) }
 
 // Reads returns the variables on which Evaluate depends, sorted: nothing else can change its result.
 func (r *Rule) Reads() []variable.ID { return r.reads }

@@ -35,7 +35,7 @@ var (
 	findingColumns = []string{"time", "cluster", "host", "id", "incident", "subject_kind", "subject_key", "slot", "pid", "rule", "class",
 		"state", "severity", "confidence", "summary", "growth", "growth_low", "growth_high", "growth_unit", "per_request", "per_abort",
 		"hours_to_limit_low", "hours_to_limit_high", "onset", "release", "config_hash", "engine_version", "torch_version", "alloc_conf",
-		"labels", "evidence", "counter_evidence", "symptoms", "advice", "not_assessable", "body", "version"}
+		"labels", "evidence", "counter_evidence", "symptoms", "advice", "not_assessable", "body", "version", "holders", "snapshot"}
 
 	workerLayout = newLayout(slices.Concat(hostColumns, workerColumns, []string{"gpu_uuid"}), "gpu_uuid",
 		event.GpuProcess{}, event.Allocator{}, event.Engine{}, event.Process{})

@@ -42,10 +42,14 @@ func (j *joiner) finding(m *Message) {
 	if f.Worker != nil {
 		pid = f.Worker.Pid
 	}
+	holders := ""
+	if len(f.Holders) > 0 {
+		holders = text(f.Holders)
+	}
 	j.findings = append(j.findings, []any{at.UTC(), cluster, host, f.ID, f.Incident, f.Subject.Kind, f.Subject.Key, f.Slot, pid, f.Rule, f.Class,
 		f.State, f.Severity, f.Confidence, f.Summary, growth, low, high, unit, perRequest, perAbort, hoursLow, hoursHigh, onset, f.Release,
 		f.ConfigHash, f.EngineVersion, f.TorchVersion, f.AllocConf, text(f.Labels), text(f.Evidence), text(f.CounterEvidence), text(f.Symptoms),
-		text(f.Advice), text(f.NotAssessable), string(body), m.Sequence})
+		text(f.Advice), text(f.NotAssessable), string(body), m.Sequence, holders, f.Snapshot})
 }
 
 // placeOf reads cluster and host from the slot or the subject's key, which begin with them.

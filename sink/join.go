@@ -236,7 +236,8 @@ func eventRow(sequence uint64, at time.Time, e *event.Event) []any {
 	case e.Lifecycle != nil:
 		hot[5], hot[9], hot[10], hot[11] = e.Lifecycle.State, optional(e.Lifecycle.ExitCode), optional(e.Lifecycle.Signal), e.Lifecycle.By
 	case e.Snapshot != nil:
-		hot[2], hot[13] = e.Snapshot.GpuUuid, optional(e.Snapshot.FreeBytes)
+		s := e.Snapshot
+		hot[2], hot[3], hot[4], hot[13], hot[15] = s.GpuUuid, s.File, s.Reason, optional(s.FreeBytes), optional(s.LiveBytes)
 	case e.Mark != nil:
 		hot[3], hot[4], hot[17] = e.Mark.Name, e.Mark.Kind, e.Mark.Note
 	case e.Log != nil:

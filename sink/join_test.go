@@ -123,12 +123,17 @@ func TestSchemaHasTheColumnsOfTheVocabulary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	column := regexp.MustCompile("(?m)^    `([a-z0-9_]+)` [A-Z]")
+	column := regexp.MustCompile("(?m)^    (?:ADD COLUMN IF NOT EXISTS )?`([a-z0-9_]+)` [A-Z]")
+	have := map[string][]string{}
 	for _, m := range list {
-		if strings.Contains(m.statement, ";") || strings.Count(m.statement, "IF NOT EXISTS") != 1 || strings.Contains(m.statement, "{") {
+		added := strings.Count(m.statement, "ADD COLUMN")
+		if strings.Contains(m.statement, ";") || strings.Count(m.statement, "IF NOT EXISTS") != max(1, added) || strings.Contains(m.statement, "{") {
 			t.Errorf("%s is not one idempotent statement", m.name)
 		}
 		name := strings.TrimSuffix(m.name[len("0000_"):], ".sql")
+		if added > 0 {
+			name, _, _ = strings.Cut(name, "_")
+		}
 		if name == "workers" {
 			for _, c := range workerLayout.columns {
 				if !strings.Contains(m.statement, " AS "+c+",\n") && !strings.Contains(m.statement, " AS "+c+"\n") {
@@ -137,20 +142,21 @@ func TestSchemaHasTheColumnsOfTheVocabulary(t *testing.T) {
 			}
 			continue
 		}
-		var got []string
 		for _, match := range column.FindAllStringSubmatch(m.statement, -1) {
-			got = append(got, match[1])
+			have[name] = append(have[name], match[1])
 		}
-		if !slices.Equal(got, want[name]) {
-			t.Errorf("%s has columns\n%v\nwant\n%v", m.name, got, want[name])
+	}
+	for name, columns := range want {
+		if !slices.Equal(have[name], columns) {
+			t.Errorf("%s has columns\n%v\nwant\n%v", name, have[name], columns)
 		}
-		delete(want, name)
+		delete(have, name)
 	}
-	if len(want) > 0 {
-		t.Errorf("no file for %v", want)
+	if len(have) > 0 {
+		t.Errorf("no rows for %v", have)
 	}
-	if files, _ := fs.Glob(schemaFiles, "schema/*.sql"); len(files) != 7 {
-		t.Errorf("%d files, want 7", len(files))
+	if files, _ := fs.Glob(schemaFiles, "schema/*.sql"); len(files) != 9 {
+		t.Errorf("%d files, want 9", len(files))
 	}
 }
 
@@ -188,4 +194,26 @@ func BenchmarkJoin(b *testing.B) {
 		Join(block)
 	}
 	b.ReportMetric(float64(b.N*1000)/b.Elapsed().Seconds(), "worker-samples/s")
+}
+
+// What a snapshot names stands in columns of its own, and is empty where there is none.
+func TestFindingsKeepTheirHolders(t *testing.T) {
+	with, without := findingMessage(1, event.Suspected), findingMessage(2, event.Confirmed)
+	with.Finding.Snapshot = "f.pickle"
+	with.Finding.Holders = []event.Holder{{Frames: []string{"worker.py:153 serve"}, LiveBytes: 5, Blocks: 2, GrowthBytes: event.Ptr(int64(-1))}}
+	all := table(t, Join(Block{Messages: []Message{with, without}}), TableFindings)
+	for row, want := range [][2]string{{`[{"frames":["worker.py:153 serve"],"live_bytes":5,"blocks":2,"growth_bytes":-1}]`, "f.pickle"}, {"", ""}} {
+		if got := [2]string{value(t, all, row, "holders").(string), value(t, all, row, "snapshot").(string)}; got != want {
+			t.Errorf("row %d: %q, want %q", row, got, want)
+		}
+	}
+	batch := tickBatch(3, tick)
+	batch.Batch.Events = []*event.Event{{Time: timestamppb.New(tick), Host: batch.Batch.Host, Worker: batch.Batch.Events[0].Worker,
+		Snapshot: &event.Snapshot{GpuUuid: "GPU-a", Reason: "oom", File: "f.pickle", LiveBytes: event.Ptr(uint64(7)), FreeBytes: event.Ptr(uint64(3))}}}
+	events := table(t, Join(Block{Messages: []Message{batch}}), TableEvents)
+	for column, want := range map[string]any{"gpu_uuid": "GPU-a", "kind": "oom", "name": "f.pickle", "allocated_bytes": uint64(7), "free_bytes": uint64(3)} {
+		if got := value(t, events, 0, column); got != want {
+			t.Errorf("%s is %v, want %v", column, got, want)
+		}
+	}
 }

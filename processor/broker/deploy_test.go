@@ -105,7 +105,75 @@ func TestFleetConfigurationLetsEachRoleDoItsWork(t *testing.T) {
 	if _, err := operator.Publish(ctx, event.SubjectFor("lab", "h1", "process"), []byte("x")); err == nil {
 		t.Error("an operator published what a collector does")
 	}
+	asks(t, address)
 	if _, err := Dial(address, "test", nil, nats.UserInfo("collector", "wrong")); !errors.Is(err, nats.ErrAuthorization) {
 		t.Errorf("a wrong password: %v", err)
+	}
+}
+
+// asks checks who may ask a host for evidence, and that its collector may answer and nothing more.
+func asks(t *testing.T, address string) {
+	t.Helper()
+	as := func(user, password string) *nats.Conn {
+		t.Helper()
+		conn, err := Dial(address, user, nil, nats.UserInfo(user, password))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(conn.Close)
+		return conn
+	}
+	const subject = "lowtide.ask.lab.h1"
+	collector := as("collector", "of-COLLECTOR")
+	subscription, err := collector.SubscribeSync(subject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := collector.FlushTimeout(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan error, 1)
+	go func() {
+		for range 2 {
+			m, err := subscription.NextMsg(20 * time.Second)
+			if err == nil {
+				err = m.Respond([]byte("accepted"))
+			}
+			if err != nil {
+				answered <- err
+				return
+			}
+		}
+		answered <- nil
+	}()
+	for user, password := range map[string]string{"processor": "of-PROCESSOR", "operator": "of-OPERATOR"} {
+		reply, err := as(user, password).Request(subject, []byte("{}"), 20*time.Second)
+		if err != nil || string(reply.Data) != "accepted" {
+			t.Errorf("a %s may ask: %v", user, err)
+		}
+	}
+	if err := <-answered; err != nil {
+		t.Fatal(err)
+	}
+	for user, password := range map[string]string{"collector": "of-COLLECTOR", "reader": "of-READER"} {
+		conn := as(user, password)
+		if err := conn.Publish(subject, []byte("{}")); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.FlushTimeout(20 * time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := collector.Publish("_INBOX.somebody", nil); err != nil { // nobody has asked for that
+		t.Fatal(err)
+	}
+	if err := collector.FlushTimeout(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := collector.LastError(); !errors.Is(err, nats.ErrPermissionViolation) {
+		t.Errorf("a collector wrote into an inbox: %v", err)
+	}
+	if n, _, err := subscription.Pending(); err != nil || n != 0 {
+		t.Errorf("%d asks of who may not ask, %v", n, err)
 	}
 }

@@ -24,12 +24,15 @@ type Observation struct {
 	Onset   time.Time // of the growth, where there is one; else zero: the trouble began when it was first seen
 	Growth  bool      // the class resolves on proof, not on silence
 	Proven  bool      // growth is proven to have ended
+	Refuted string    // what shows that a suspicion is something else, as a sentence; empty: nothing does
 	Proof   string    // with Proven: a sentence, "5 quiet points over 3.2 h, growth at most 1.1 MiB/h"
-	Worker  string    // the process life; a change means restart. Empty where no process is meant
-	Exited  bool      // the process life ended with this observation
-	Release string    // what runs there
-	Group   string    // cluster/model/release: alike incidents of one class roll up in it. Empty: alone
-	Fill    func(*event.Finding)
+	// Evidence is when what the finding shows was taken, beside numbers that are read all the time: a snapshot. It is told once.
+	Evidence time.Time
+	Worker   string // the process life; a change means restart. Empty where no process is meant
+	Exited   bool   // the process life ended with this observation
+	Release  string // what runs there
+	Group    string // cluster/model/release: alike incidents of one class roll up in it. Empty: alone
+	Fill     func(*event.Finding)
 }
 
 // Incident is one trouble of one key. It outlives the process. The fields are its whole state.
@@ -52,6 +55,7 @@ type Incident struct {
 	Quiet    time.Duration `json:"-"`                // for how long the condition was seen to be false since LastTrue
 
 	Worker string    `json:"worker,omitempty"` // the process life that it is judged in
+	Told   time.Time `json:"told,omitzero"`    // when the newest evidence that was told was taken
 	Heard  time.Time `json:"heard,omitzero"`   // the newest observation of that life
 	Ended  bool      `json:"ended,omitzero"`   // that life has ended, and is counted in Masked
 	Past   []string  `json:"past,omitempty"`   // the lives before it, the newest last
@@ -95,6 +99,9 @@ func id(parts ...string) string {
 
 // finding tells one transition as the observation saw it.
 func (t *Tracker) finding(in *Incident, o *Observation) *event.Finding {
+	if o.Evidence.After(in.Told) {
+		in.Told = o.Evidence
+	}
 	f := &event.Finding{Rule: o.Rule.ID, Class: in.Class, Onset: in.Onset.UTC(), Advice: o.Rule.Advice, Release: o.Release,
 		State: in.State, Severity: in.Severity, Time: o.Time.UTC(), Incident: in.ID}
 	if o.Worker != "" {
@@ -105,6 +112,9 @@ func (t *Tracker) finding(in *Incident, o *Observation) *event.Finding {
 	}
 	if in.Last != nil {
 		f.Confidence = max(f.Confidence, in.Last.Confidence) // a new process has no points yet; what was known is still known
+		if f.Snapshot == "" && len(f.Holders) == 0 {
+			f.Snapshot, f.Holders = in.Last.Snapshot, in.Last.Holders // and so is what was seen in the one before
+		}
 	}
 	return t.tell(in, f, o.Time)
 }

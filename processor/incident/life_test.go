@@ -314,3 +314,84 @@ func TestARestartKeepsWhatWasSaid(t *testing.T) {
 		t.Errorf("told %+v", told)
 	}
 }
+
+func refuted(o *Observation) {
+	o.Result.When, o.Refuted = rules.False, "by a snapshot it is something else"
+}
+func shows(hours float64) func(*Observation) {
+	return func(o *Observation) { o.Evidence = began.Add(time.Duration(hours * float64(time.Hour))) }
+}
+
+// What was only suspected ends with the reason, at once; what was confirmed by numbers of its own stands.
+func TestRefutation(t *testing.T) {
+	holes := rule("fragmentation")
+	for _, test := range []struct {
+		name  string
+		steps []step
+	}{
+		{"a suspicion", []step{
+			{"counters", see(holes, 0, when), "fragmentation suspected ticket"},
+			{"the snapshot", see(holes, 0.2, refuted), "fragmentation resolved ticket: by a snapshot it is something else"},
+			{"it opens nothing either", see(holes, 0.3, refuted), ""},
+			{"the next day", see(holes, 25, when), "fragmentation suspected ticket"}}},
+		{"by the failed request's own numbers", []step{
+			{"the OOM", see(holes, 0, confirmed), "fragmentation confirmed ticket"},
+			{"a snapshot of later", see(holes, 0.2, refuted), ""}}},
+	} {
+		t.Run(test.name, func(t *testing.T) { play(t, test.steps) })
+	}
+}
+
+// Evidence that comes later is told once; more of it an hour after that.
+func TestEvidenceIsToldOnce(t *testing.T) {
+	opens := step{"opens", see(retention, 3, when), "retention suspected ticket"}
+	tells := "retention suspected ticket"
+	for _, test := range []struct {
+		name  string
+		steps []step
+	}{
+		{"it arrives", []step{opens,
+			{"the snapshot", see(retention, 3.2, when, shows(3.19)), tells},
+			{"the same", see(retention, 3.3, when, shows(3.19)), ""},
+			{"another, soon", see(retention, 3.5, when, shows(3.45)), ""},
+			{"another, an hour later", see(retention, 4.3, when, shows(4.25)), tells},
+			{"an older one", see(retention, 4.4, when, shows(3.5)), ""}}},
+		{"it is there from the start", []step{
+			{"opens", see(retention, 3, when, shows(2.9)), tells},
+			{"the same", see(retention, 3.1, when, shows(2.9)), ""},
+			{"with a change of state", see(retention, 3.2, confirmed, shows(3.15)), "retention confirmed ticket"},
+			{"once", see(retention, 3.3, confirmed, shows(3.15)), ""}}},
+		{"it arrives when nothing holds any more", []step{opens, {"the snapshot", see(retention, 9, shows(8.9)), "" /* after `keep` of two hours */}}},
+		{"nobody knows whether it holds", []step{opens, {"the snapshot", see(retention, 3.5, unknown, shows(3.4)), ""}}},
+	} {
+		t.Run(test.name, func(t *testing.T) { play(t, test.steps) })
+	}
+}
+
+// A snapshot of the life before is still known in the next one, until that has one of its own.
+func TestHoldersOutliveTheProcess(t *testing.T) {
+	tracker := NewTracker()
+	with := func(file string) func(*Observation) {
+		return func(o *Observation) {
+			o.Fill = func(f *event.Finding) {
+				if f.Snapshot = file; file != "" {
+					f.Holders = []event.Holder{{Frames: []string{"a.py:1 f"}, LiveBytes: 5}}
+				}
+			}
+		}
+	}
+	var last *event.Finding
+	for _, o := range []Observation{see(retention, 3, when, with("one.pickle")), see(retention, 4, when, of("two"), with("")), see(retention, 5, confirmed, of("two"), with(""))} {
+		for _, f := range tracker.Observe(o) {
+			last = f
+		}
+	}
+	if last.State != event.Confirmed || last.Snapshot != "one.pickle" || len(last.Holders) != 1 {
+		t.Errorf("%s with %q %v", last.State, last.Snapshot, last.Holders)
+	}
+	for _, f := range tracker.Observe(see(retention, 6, paged, of("two"), with("two.pickle"))) {
+		if f.Snapshot != "two.pickle" {
+			t.Errorf("%q is still told", f.Snapshot)
+		}
+	}
+}

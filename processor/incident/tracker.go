@@ -10,10 +10,11 @@ import (
 )
 
 const (
-	silence = 24 * time.Hour     // ends an incident that needs no proof: so long was its condition seen to be false (design.md, Incidents)
-	sight   = 6 * time.Hour      // a gap in what is seen counts at most as long: a clock that jumps, or a slot that is empty, is no silence
-	absence = 7 * 24 * time.Hour // an incident of which nobody has said anything for as long ends, proven or not
-	overlap = 5 * time.Minute    // a process that was heard within this time still lives: another of its slot stands beside it
+	silence       = 24 * time.Hour     // ends an incident that needs no proof: so long was its condition seen to be false (design.md, Incidents)
+	sight         = 6 * time.Hour      // a gap in what is seen counts at most as long: a clock that jumps, or a slot that is empty, is no silence
+	absence       = 7 * 24 * time.Hour // an incident of which nobody has said anything for as long ends, proven or not
+	evidenceEvery = time.Hour          // that evidence is told which changes neither state nor severity
+	overlap       = 5 * time.Minute    // a process that was heard within this time still lives: another of its slot stands beside it
 )
 
 // The bounds of what is held. A key has at most one open incident a class, and the classes are a closed list.
@@ -103,7 +104,8 @@ func (t *Tracker) judge(in *Incident, o *Observation) *event.Finding {
 	if held && in.State == event.Suspected && o.Result.Confirm == rules.True {
 		in.State, changed = event.Confirmed, true
 	}
-	if !changed {
+	news := held && !o.Evidence.IsZero() && (in.Told.IsZero() || o.Evidence.Sub(in.Told) >= evidenceEvery)
+	if !changed && !news {
 		return nil
 	}
 	return t.finding(in, o)
@@ -116,6 +118,8 @@ func ended(in *Incident, o *Observation) (why string, over bool) {
 		return "", false
 	}
 	switch {
+	case o.Refuted != "" && in.State == event.Suspected:
+		return o.Refuted, true
 	case o.Growth && o.Proven:
 		return proof(in, o), true
 	case !o.Growth && in.Quiet >= silence:

@@ -54,7 +54,45 @@ func (p *page) evidence(c Case, s Subject) {
 		together = append(together, join(": ", fmt.Sprintf("%s at %s, %s", one.Name, clock(one.Time), lag(one.LagSeconds)), one.Text))
 	}
 	p.list("Seen together", together)
+	p.table(heldHeading(f.Class), heldRows(f))
 	p.table("Course", c.course())
+}
+
+// heldHeading says what the stacks of a finding of the class hold.
+func heldHeading(class string) string {
+	switch class {
+	case "stream_backlog":
+		return "What waits on other streams, by the last snapshot"
+	case "fragmentation":
+		return "What lives in most pieces, by the last snapshot"
+	}
+	return "What holds the memory, by the last snapshot"
+}
+
+// heldRows are the stacks that a snapshot names, and where the whole of it lies. A stack is cut to what tells it apart.
+func heldRows(f *event.Finding) []row {
+	const most = 3 // frames
+	var rows []row
+	for _, h := range f.Holders {
+		parts := []string{strings.Join(h.Frames[:min(len(h.Frames), most)], " < ")}
+		switch {
+		case h.Blocks == 1:
+			parts = append(parts, "1 block")
+		case h.Blocks > 1:
+			parts = append(parts, fmt.Sprintf("%d blocks", h.Blocks))
+		}
+		if g := h.GrowthBytes; g != nil {
+			parts = append(parts, event.FormatQuantity(float64(*g), "bytes")+" more than in an earlier snapshot")
+			if *g <= 0 {
+				parts[len(parts)-1] = "no more than in an earlier snapshot"
+			}
+		}
+		rows = append(rows, row{event.FormatQuantity(float64(h.LiveBytes), "bytes"), join(", ", parts...)})
+	}
+	if f.Snapshot != "" {
+		rows = append(rows, row{"file", join(", ", f.Snapshot, prefixed("on ", f.Labels["host"]))})
+	}
+	return rows
 }
 
 // saidBelow says that a piece of evidence is the growth or the slope against work that has a line of its own.

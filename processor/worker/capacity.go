@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"math"
 	"strings"
 
 	"lowtide/event"
@@ -45,8 +46,8 @@ func (c *caps) read(config *event.Config) {
 	}
 }
 
-var capacityIDs = struct{ asked, limit, hostAsked, hostLimit, cgroup variable.ID }{
-	variable.Must("capacity.asked_bytes"), variable.Must("capacity.limit_bytes"), variable.Must("capacity.host_asked_bytes"),
+var capacityIDs = struct{ asked, limit, spare, hostAsked, hostLimit, cgroup variable.ID }{
+	variable.Must("capacity.asked_bytes"), variable.Must("capacity.limit_bytes"), variable.Must("capacity.spare_ratio"), variable.Must("capacity.host_asked_bytes"),
 	variable.Must("capacity.host_limit_bytes"), variable.Must("cgroup.ratio"),
 }
 
@@ -77,6 +78,9 @@ func (w *Worker) capacity() {
 		s.SetNumber(capacityIDs.asked, asked)
 	}
 	s.SetNumber(capacityIDs.limit, w.capacityLimit())
+	if share := w.Config.GpuMemoryUtilization; share != nil && *share >= 0 && *share <= 1 {
+		s.SetNumber(capacityIDs.spare, math.Round((1-*share)*1000)/1000) // 1 − 0.9 is a little less than 0.1
+	}
 }
 
 // capacityLimit is what gpu_memory_utilization leaves of the worker's cards, all of them where it is not known, and never more than the

@@ -75,6 +75,37 @@ func (o *ooms) same(e *event.Oom) bool {
 	return e.Text != "" && number(o.last.RequestedBytes, e.RequestedBytes) && number(o.last.AllocatedBytes, e.AllocatedBytes)
 }
 
+// postMortem completes the last account by a snapshot that was written at that failure: an observer, or a step of the counter, tells less
+// than the allocator knows. What was told stands.
+func (o *ooms) postMortem(at time.Time, s *event.Snapshot) {
+	if o.last == nil || !ofDevice(o.last) || o.last.GpuUuid != "" && s.GpuUuid != "" && o.last.GpuUuid != s.GpuUuid {
+		return
+	}
+	if t := s.GetLastOom().GetTime(); t != nil {
+		at = t.AsTime()
+	} else if s.Reason != "oom" {
+		return // of another moment
+	}
+	if at.Sub(o.lastAt).Abs() >= sameOOM {
+		return
+	}
+	told := &event.Oom{AllocatedBytes: s.LiveBytes, PrivatePoolFreeBytes: s.PrivateFreeBytes}
+	if s.FreeBytes != nil {
+		told.ReservedUnallocatedBytes = event.Ptr(*s.FreeBytes - min(*s.FreeBytes, s.GetPrivateFreeBytes()))
+	}
+	if f := s.LastOom; f != nil {
+		told.RequestedBytes, told.FreeBytes = f.RequestedBytes, f.FreeBytes
+	}
+	if s.Reason != "oom" { // taken later: only the failure itself is of that moment
+		told.AllocatedBytes, told.PrivatePoolFreeBytes, told.ReservedUnallocatedBytes = nil, nil, nil
+	}
+	if !near(o.last.RequestedBytes, told.RequestedBytes) {
+		return // another failure of these seconds
+	}
+	proto.Merge(told, o.last)
+	o.last, o.told = told, false
+}
+
 // near compares a size with the same one printed to two decimals; one that is not known contradicts nothing.
 func near(a, b *uint64) bool {
 	if a == nil || b == nil {

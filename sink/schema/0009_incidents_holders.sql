@@ -1,0 +1,3 @@
+ALTER TABLE {database}.incidents
+    ADD COLUMN IF NOT EXISTS `holders` String CODEC(ZSTD(1)),
+    ADD COLUMN IF NOT EXISTS `snapshot` String CODEC(ZSTD(1))
