@@ -4,7 +4,7 @@ FUZZLONG ?= 1m collector/(engine/.*FuzzExposition|allocator/.*FuzzLine|kernel/.*
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 DEMO = $(shell test -e /dev/nvidia0 -o -e /proc/driver/nvidia || echo --demo)
 
-.PHONY: build test lint generate engine run demo fuzz bench e2e wheel gpu-test scorecard
+.PHONY: build test lint generate engine run demo fuzz bench e2e wheel gpu-test gpu-story scorecard
 build:
 	go build -o lowtide .
 engine:
@@ -29,6 +29,8 @@ e2e: engine
 wheel:
 	python3 collector/probe/build_wheel.py .
 gpu-test: build
+	python3 collector/gputest/matrix.py --lowtide ./lowtide --out gpu-test.out
+gpu-story: build
 	python3 collector/gputest/story.py --lowtide ./lowtide --out gpu-test.out -- --rate 6 --abort-fraction 0.3 --retain-aborted --retain-mib 32 --cap-fraction 0.07 --burst-seconds 12 --drain-seconds 12
 scorecard: build
 	./lowtide scorecard --seeds 1000-1009 --healthy-days 1000 --real processor/testdata

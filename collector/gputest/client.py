@@ -10,13 +10,18 @@ import random
 from scheduler import Request
 
 
+SWING = (1.0, -1.0, 0.4, 1.0, -0.8, -1.0, 0.4)
+
+
 class Profile:
     """What the clients are like. Times in seconds, lengths in tokens, fractions 0..1."""
 
     def __init__(self, rate=4.0, burst_seconds=20.0, drain_seconds=40.0, prompt_mean=256, prompt_max=1024,
-                 output_mean=96, output_max=256, abort_fraction=0.0, patience_seconds=0.0, vocab=32000):
+                 output_mean=96, output_max=256, abort_fraction=0.0, patience_seconds=0.0, vocab=32000, swing=0.0):
         if rate <= 0 or burst_seconds <= 0 or drain_seconds < 0 or patience_seconds < 0:
             raise ValueError("make profile: rate and burst seconds must be above 0, drain and patience seconds not below it")
+        if not 0 <= swing < 1:
+            raise ValueError("make profile: swing %g is not within 0..1, 1 left out" % swing)
         if not 0 <= abort_fraction <= 1:
             raise ValueError("make profile: abort fraction %g is not within 0..1" % abort_fraction)
         if not (1 <= prompt_mean <= prompt_max and 2 <= output_mean <= output_max):
@@ -31,6 +36,11 @@ class Profile:
         self.abort_fraction = abort_fraction
         self.patience_seconds = patience_seconds
         self.vocab = vocab
+        self.swing = swing
+
+    def rate_in(self, burst):
+        """Requests a second in that burst, counted from 0: with a swing some are busy and some are slack, so that work is told from time."""
+        return self.rate * (1 + self.swing * SWING[burst % len(SWING)])
 
 
 def draw_length(source, mean, most, least=1):
@@ -57,7 +67,8 @@ class Client:
         return busy + math.floor(busy / self.profile.burst_seconds) * self.profile.drain_seconds
 
     def _draw_next(self):
-        self._busy += self._source.expovariate(self.profile.rate)
+        burst = math.floor(self._busy / self.profile.burst_seconds)
+        self._busy += self._source.expovariate(self.profile.rate_in(burst))
         return self._wall(self._busy)
 
     @property

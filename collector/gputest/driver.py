@@ -7,7 +7,7 @@ without such a fault.
 import ctypes
 
 LIBRARY = "libcuda.so.1"
-OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+WAIT_EQUAL = 1  # CU_STREAM_WAIT_VALUE_EQ
 
 
 class DriverError(RuntimeError):
@@ -53,6 +53,10 @@ class Driver:
         address = ctypes.c_uint64()
         self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         return address.value
+
+    def wait_value(self, stream, address, value):
+        """Has a stream wait, without a kernel that spins, until the 32-bit word at that address, which the device can read, is value."""
+        self.call("cuStreamWaitValue32_v2", ctypes.c_void_p(stream), ctypes.c_uint64(address), ctypes.c_uint32(value), ctypes.c_uint(WAIT_EQUAL))
 
     def launch(self, ptx, kernel, argument):
         """Compiles PTX text in the driver, runs one thread of it with one 64-bit argument, and waits for the end."""

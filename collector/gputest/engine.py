@@ -19,12 +19,18 @@ class Faults:
     def aborted(self, request):
         """A request was aborted and its blocks are dealt with."""
 
+    def finished(self, request):
+        """A request ended by itself."""
+
     def holds_blocks(self):
         """Whether the request being aborted keeps its KV blocks for ever."""
         return False
 
     def tick(self, now):
         """Called once a turn of the loop, before the step. May raise what an allocation raises."""
+
+    def close(self):
+        """The engine has drained: whatever would keep the process from ending is let go."""
 
 
 class Engine:
@@ -111,6 +117,7 @@ class Engine:
             reason = self.scheduler.token(request, token)
             if reason is not None:
                 self._end(request, reason, outcome)
+                self._guard(lambda: self.faults.finished(request), (), outcome)
 
     def _abort(self, request, outcome):
         self._end(request, ABORT, outcome, hold=self.faults.holds_blocks())

@@ -7,6 +7,7 @@ Exit codes: 1 the GPU refused the write, as planned; 2 no driver, no GPU, or the
 """
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -47,6 +48,7 @@ def main(argv=None):
         print("hint: run this where %s is installed and a GPU is visible" % LIBRARY, file=sys.stderr)
         return 2
     time.sleep(max(0.0, options.wait_seconds))
+    print(json.dumps({"planted": "illegal access", "time": time.time()}), flush=True)
     try:
         driver.launch(PTX, "wild_store", options.address)
     except DriverError as error:

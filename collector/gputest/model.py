@@ -192,6 +192,16 @@ class Model:
         """Asks the first device for so many bytes at once and gives them back. Raises what torch raises where they are not there."""
         torch.empty(size, device=self.parts[0].device, dtype=torch.uint8).fill_(0)
 
+    @torch.inference_mode()
+    def oversize(self, tokens):
+        """Computes a prompt that nobody refused for its length: the first layer's feed-forward activations of so many tokens at once."""
+        x = torch.empty(tokens, self.shape.hidden, device=self.parts[0].device, dtype=self.dtype)
+        return torch.matmul(x, self.parts[0].layers[0]["up"]).shape
+
+    def oversize_tokens(self, size):
+        """How many tokens need more than so many bytes for those activations."""
+        return size // (2 * self.shape.ffn * self.parts[0].kv.element_size()) + 1
+
     def is_oom(self, error):
         """Whether an exception says that memory ran out."""
         kinds = tuple(kind for kind in (getattr(torch, "OutOfMemoryError", None), getattr(torch.cuda, "OutOfMemoryError", None),

@@ -10,25 +10,13 @@ packages; the worker needs torch.
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-PROBE = os.path.join(HERE, "..", "probe")
+from rig import HERE, Rig
+
 MIB = 1 << 20
-
-
-def lines(path):
-    """The JSON objects of a file that is still being written; a torn last line is left for later."""
-    try:
-        with open(path, encoding="utf-8") as handle:
-            for line in handle:
-                if line.endswith("\n"):
-                    yield json.loads(line)
-    except OSError:
-        return
 
 
 def smi(query):
@@ -36,62 +24,15 @@ def smi(query):
     return [row.split(", ") for row in out.stdout.decode().splitlines() if row]
 
 
-class Story:
+class Story(Rig):
     def __init__(self, options):
+        Rig.__init__(self, options.lowtide, options.out)
         self.o = options
-        self.started = []
-        self.faults = []
-
-    def at(self, name):
-        return os.path.join(self.o.out, name)
-
-    def start(self, name, command, **environment):
-        with open(self.at(name + ".out"), "wb") as out, open(self.at(name + ".err"), "wb") as err:
-            process = subprocess.Popen(command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=dict(os.environ, **environment))
-        self.started.append((name, process))
-        return process
-
-    def stop(self):
-        for _, process in reversed(self.started):
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-        for name, process in reversed(self.started):
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                self.must(False, name + " did not stop within 30 s")
-                process.kill()
-
-    def must(self, holds, text):
-        if not holds:
-            self.faults.append(text)
-
-    def wait(self, seconds, done):
-        limit = time.monotonic() + seconds
-        while time.monotonic() < limit:
-            if done():
-                return True
-            time.sleep(0.5)
-        return False
-
-    def events(self, body):
-        return [e for e in lines(self.at("events.out")) if body in e]
-
-    def findings(self, of):
-        return [f for f in lines(self.at("findings.out")) if f["class"] == of]
 
     def run(self):
-        up = [self.o.lowtide, "up", "--data", self.at("data"), "--interval", "1s", "--nvml-interval", "1s", "--stretch", "60", "--shift", "10h",
-              "--metrics-listen", "127.0.0.1:9478", "--probe-socket", self.at("probe.sock"), "--no-demo"]
-        self.up = self.start("up", up)
-        if not self.wait(30, lambda: os.path.exists(self.at("data/up.json"))):
-            raise SystemExit("lowtide up did not come up: " + self.at("up.err"))
-        for what in ("events", "findings"):
-            self.start(what, [self.o.lowtide, "tail", what, "--json", "--data", self.at("data")])
-        worker = [sys.executable, os.path.join(HERE, "worker.py"), "--port", "8000"] + self.o.worker
-        path = os.pathsep.join([os.path.join(PROBE, "inject"), PROBE])
-        self.worker = self.start("worker", worker, PYTHONPATH=path, LOWTIDE_PROBE_SOCKET=self.at("probe.sock"), PYTHONDONTWRITEBYTECODE="1")
-        if not self.wait(180, lambda: any("ready" in line for line in lines(self.at("worker.out")))):
+        self.up("--metrics-listen", "127.0.0.1:9478")
+        self.process = self.worker("worker", ["--port", "8000"] + self.o.worker)
+        if not self.wait(180, lambda: self.ready("worker")):
             raise SystemExit("the worker did not serve: " + self.at("worker.err"))
         begun = time.monotonic()
         time.sleep(40)
@@ -99,7 +40,7 @@ class Story:
         fault.wait(60)
         time.sleep(5)
         agrees = self.agrees()
-        self.wait(self.o.seconds - (time.monotonic() - begun), lambda: self.worker.poll() is not None or self.over())
+        self.wait(self.o.seconds - (time.monotonic() - begun), lambda: self.process.poll() is not None or self.over())
         seconds = round(time.monotonic() - begun)
         time.sleep(3)
         with open(self.at("metrics.txt"), "wb") as out:
@@ -133,9 +74,9 @@ class Story:
     def report(self, fault, agrees, seconds):
         found = self.findings(self.o.expect)
         pids = sorted({f.get("worker", {}).get("pid") for f in found})
-        self.must(pids == [self.worker.pid], "%s names %s, the worker is %d" % (self.o.expect, pids, self.worker.pid))
+        self.must(pids == [self.process.pid], "%s names %s, the worker is %d" % (self.o.expect, pids, self.process.pid))
         self.must(len({f["incident"] for f in found}) == 1, "incidents of %s: %d" % (self.o.expect, len({f["incident"] for f in found})))
-        others = sorted({(f["class"], f.get("worker", {}).get("pid")) for f in lines(self.at("findings.out")) if f["class"] not in (self.o.expect, "software_fault")})
+        others = sorted({(f["class"], f.get("worker", {}).get("pid")) for f in self.findings() if f["class"] not in (self.o.expect, "software_fault")})
         self.must(not others, "other incidents: %s" % others)
         xids = [e for e in self.events("xid") if e["xid"]["code"] == 31]
         self.must(len(xids) == 1, "Xid 31 came %d times" % len(xids))
@@ -148,7 +89,7 @@ class Story:
             statuses.setdefault(e["source"]["name"], {}).setdefault(e["source"]["status"], 0)
             statuses[e["source"]["name"]][e["source"]["status"]] += 1
         return {
-            "seconds": seconds, "worker_pid": self.worker.pid, "fault_pid": fault.pid,
+            "seconds": seconds, "worker_pid": self.process.pid, "fault_pid": fault.pid,
             "findings": [{k: f.get(k) for k in ("time", "class", "state", "severity", "slot", "summary", "confidence", "per_abort", "growth")} for f in found],
             "worker": found[-1].get("worker") if found else None,
             "software_fault_pids": blamed, "xid": [e["xid"] for e in xids], "agrees": agrees, "allocator_gpus": gpus, "sources": statuses,

@@ -8,6 +8,17 @@ def everything(profile, seconds, seed=1):
 
 
 class ClientTest(unittest.TestCase):
+    def test_a_swing_makes_some_bursts_busy_and_others_slack(self):
+        profile = Profile(rate=10, burst_seconds=20, drain_seconds=40, prompt_mean=1, prompt_max=1, swing=0.7)
+        self.assertEqual([round(profile.rate_in(burst), 2) for burst in range(8)], [17.0, 3.0, 12.8, 17.0, 4.4, 3.0, 12.8, 17.0])
+        counts = [0] * 7
+        for request in everything(profile, 420):
+            counts[int(request.arrival // 60)] += 1
+            self.assertLess(request.arrival % 60, 20)
+        # 340, 60, 256, 340, 88, 60 and 256 are expected; six standard deviations of the largest are 110.
+        for got, want in zip(counts, (340, 60, 256, 340, 88, 60, 256)):
+            self.assertLess(abs(got - want), 110)
+
     def test_requests_come_in_bursts_only_and_at_the_rate_asked_for(self):
         profile = Profile(rate=10, burst_seconds=20, drain_seconds=40, prompt_mean=1, prompt_max=1)
         requests = everything(profile, 6000)  # a hundred bursts of 20 s at 10/s: 20,000, give or take 5 sigma of 141
@@ -63,7 +74,7 @@ class ClientTest(unittest.TestCase):
         self.assertEqual((client.arrivals(1000), client.next_arrival), ([], None))
 
     def test_profiles_that_make_no_sense_are_refused(self):
-        for wrong in ({"rate": 0}, {"burst_seconds": 0}, {"drain_seconds": -1}, {"abort_fraction": 1.5}, {"prompt_mean": 0},
+        for wrong in ({"rate": 0}, {"swing": 1}, {"swing": -0.1}, {"burst_seconds": 0}, {"drain_seconds": -1}, {"abort_fraction": 1.5}, {"prompt_mean": 0},
                       {"prompt_mean": 2000}, {"output_mean": 1}, {"patience_seconds": -1}):
             with self.assertRaises(ValueError, msg=str(wrong)):
                 Profile(**wrong)

@@ -1,5 +1,6 @@
 import ctypes
 import io
+import json
 import os
 import unittest
 from contextlib import redirect_stderr, redirect_stdout
@@ -54,7 +55,9 @@ class FaultTest(unittest.TestCase):
         library = FakeLibrary(cuCtxSynchronize=700)
         code, said, _ = self.run_fault(library)
         self.assertEqual(code, 1)
-        self.assertEqual(said, "pid %d\nwriting to 0xdead0000: cuCtxSynchronize: 700 CUDA_ERROR_ILLEGAL_ADDRESS: "
+        planted = said.split("\n")[1]
+        self.assertEqual(json.loads(planted)["planted"], "illegal access")
+        self.assertEqual(said.replace(planted + "\n", ""), "pid %d\nwriting to 0xdead0000: cuCtxSynchronize: 700 CUDA_ERROR_ILLEGAL_ADDRESS: "
                                "an illegal memory access was encountered\n" % os.getpid())
         self.assertEqual(library.called, ["cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuModuleLoadData",
                                           "cuModuleGetFunction", "cuLaunchKernel", "0xdead0000", "cuCtxSynchronize"])

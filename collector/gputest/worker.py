@@ -3,7 +3,7 @@
 A transformer with random weights behind a paged KV pool and continuous batching serves clients that
 it brings itself, in real time, and tells about it at /metrics under vLLM's names. Flags plant faults.
 It knows of no probe: that is put in from outside, as it would be into any server.
-stdout has one JSON line when it is ready and one at the end; everything else goes to stderr.
+stdout has one JSON line when it is ready, one at the first effect of each planted fault and one at the end; everything else goes to stderr.
 """
 
 import argparse
@@ -17,8 +17,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from blocks import BlockPool
 from client import Client, Profile
-from engine import Engine, Faults
+from engine import Engine
 from exposition import CONTENT_TYPE
+from faults import PlantedFaults, log
+from memory import Memory
 from metrics import EngineMetrics, cache_config
 from scheduler import Scheduler
 from shape import Shape
@@ -53,6 +55,7 @@ def parse(argv):
     pool.add_argument("--max-num-batched-tokens", type=int, default=2048, help="tokens in a step")
     load = parser.add_argument_group("clients")
     load.add_argument("--rate", type=float, default=4.0, help="requests a second inside a burst")
+    load.add_argument("--swing", type=float, default=0.0, help="how far the bursts' rates lie apart, as a share of --rate, 0..1")
     load.add_argument("--burst-seconds", type=float, default=20.0, help="length of a burst")
     load.add_argument("--drain-seconds", type=float, default=40.0, help="silence between bursts; 0 never drains")
     load.add_argument("--prompt-mean", type=int, default=256, help="tokens")
@@ -72,6 +75,19 @@ def parse(argv):
     wrong.add_argument("--oom-at-seconds", type=float, action="append", default=[],
                        help="at that second ask for --oom-mib at once; may be given several times")
     wrong.add_argument("--oom-mib", type=int, default=None, help="MiB to ask for; by default all that the cap or the card has")
+    wrong.add_argument("--fragment-at-seconds", type=float, action="append", default=[],
+                       help="at that second leave all that --cap-fraction allows in pieces and ask for an eighth of it at once; may be given several times")
+    wrong.add_argument("--oversize-at-seconds", type=float, action="append", default=[],
+                       help="at that second compute a prompt whose activations do not fit; may be given several times")
+    for name, words in (("--backlog-mib", "MiB dropped behind a stream that stands still, for every aborted request"),
+                        ("--graph-mib", "MiB of a CUDA graph's own pool, captured at every third aborted request"),
+                        ("--pin-mib", "MiB of page-locked memory kept for every aborted request"),
+                        ("--host-mib", "MiB of host memory kept for every aborted request"),
+                        ("--leak-files", "files left open by every aborted request"),
+                        ("--leak-threads", "threads left waiting by every aborted request")):
+        wrong.add_argument(name, type=int, default=0, help=words)
+    wrong.add_argument("--cache-mib", type=int, default=0, help="healthy: MiB on the GPU remembered for every finished request")
+    wrong.add_argument("--cache-entries", type=int, default=64, help="how many are remembered at most")
     wrong.add_argument("--die-on-oom", action="store_true", help="end with the exception instead of failing its requests")
     options = parser.parse_args(argv)
     check(options)
@@ -92,53 +108,20 @@ def check(options):
         raise ValueError("--cap-fraction %g is not within 0..1" % options.cap_fraction)
     if options.max_num_seqs < 1 or options.max_num_batched_tokens < 1 or min(options.retain_mib, options.leak_mib) < 1:
         raise ValueError("--max-num-seqs, --max-num-batched-tokens, --retain-mib and --leak-mib must be at least 1")
-    if options.device == "cpu" and (options.leak == "native" or options.cap_fraction or options.oom_at_seconds):
-        raise ValueError("--leak native, --cap-fraction and --oom-at-seconds need a GPU; leave them out with --device cpu")
-
-
-class PlantedFaults(Faults):
-    """What the flags plant. limit is the bytes that never fit, driver the way to memory outside torch."""
-
-    def __init__(self, options, model, driver, limit):
-        self.options = options
-        self.model = model
-        self.driver = driver
-        self.native_bytes = 0
-        self.native_failures = 0
-        self._limit = limit
-        self._due = sorted(options.oom_at_seconds)
-        self._owed = 0.0
-
-    def aborted(self, request):
-        if self.driver is not None:
-            size = self.options.leak_mib * MIB
-            try:
-                self.driver.allocate(size)
-                self.native_bytes += size
-            except RuntimeError as error:
-                self.native_failures += 1
-                log("ERROR native allocation of %d MiB: %s" % (self.options.leak_mib, error))
-        if self.options.retain_aborted:
-            self.model.keep(self.options.retain_mib * MIB)
-
-    def holds_blocks(self):
-        # An even share without a draw: 0.25 is every fourth abort.
-        self._owed += self.options.hold_kv
-        if self._owed < 1:
-            return False
-        self._owed -= 1
-        return True
-
-    def tick(self, now):
-        if self._due and now >= self._due[0]:
-            self._due.pop(0)
-            self.model.ask(self.options.oom_mib * MIB if self.options.oom_mib else self._limit)
-
-
-def log(text):
-    """One line to stderr, with the wall-clock time."""
-    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
-    print("%s [worker pid=%d] %s" % (stamp, os.getpid(), text), file=sys.stderr, flush=True)
+    for name in ("backlog_mib", "graph_mib", "pin_mib", "host_mib", "leak_files", "leak_threads", "cache_mib"):
+        if getattr(options, name) < 0:
+            raise ValueError("--%s must not be negative; 0 plants nothing" % name.replace("_", "-"))
+    if options.cache_entries < 1:
+        raise ValueError("--cache-entries must be at least 1")
+    if options.fragment_at_seconds and options.cap_fraction is None:
+        raise ValueError("--fragment-at-seconds fills all that torch may take; give it a --cap-fraction, or it fills the card")
+    if options.device == "cpu":
+        given = [name for name, value in (("--leak native", options.leak == "native"), ("--cap-fraction", options.cap_fraction),
+                                          ("--oom-at-seconds", options.oom_at_seconds), ("--fragment-at-seconds", options.fragment_at_seconds),
+                                          ("--oversize-at-seconds", options.oversize_at_seconds), ("--backlog-mib", options.backlog_mib),
+                                          ("--graph-mib", options.graph_mib), ("--pin-mib", options.pin_mib)) if value]
+        if given:
+            raise ValueError("%s need a GPU; leave them out with --device cpu" % " and ".join(given))
 
 
 def say(**fields):
@@ -230,11 +213,12 @@ def build(options):
     model.warm_up(options.max_num_seqs, options.max_model_len)
     log("loaded %d parameters in %.1f s" % (shape.parameters, time.monotonic() - begun))
     driver = None
-    if options.leak == "native":
+    if options.leak == "native" or options.backlog_mib:
         from driver import Driver
         driver = Driver()
         driver.use_device(0)
-    return model, PlantedFaults(options, model, driver, limit)
+    memory = Memory(torch, devices[-1], driver)
+    return model, PlantedFaults(options, model, driver, limit, memory, lambda name: say(planted=name, time=time.time()))
 
 
 def run(options, stopping):
@@ -246,7 +230,7 @@ def run(options, stopping):
         scheduler = Scheduler(BlockPool(options.kv_blocks, options.block_size), options.max_num_seqs,
                               options.max_num_batched_tokens, options.max_model_len)
         profile = Profile(options.rate, options.burst_seconds, options.drain_seconds, options.prompt_mean, options.prompt_max,
-                          options.output_mean, options.output_max, options.abort_fraction, options.patience_seconds, options.vocab)
+                          options.output_mean, options.output_max, options.abort_fraction, options.patience_seconds, options.vocab, options.swing)
         metrics = EngineMetrics(options.model, options.max_model_len, cache_config(
             options.block_size, options.kv_blocks, model.kv_bytes, options.cap_fraction or 0.9), started)
         zero = time.monotonic()
@@ -255,7 +239,10 @@ def run(options, stopping):
         server.start(metrics.text)
         say(ready=True, pid=os.getpid(), port=server.port, model=options.model, devices=options.devices,
             weight_bytes=model.weight_bytes, kv_bytes=model.kv_bytes)
-        engine.run(stopping, options.seconds, options.drain_timeout)
+        try:
+            engine.run(stopping, options.seconds, options.drain_timeout)
+        finally:
+            faults.close()
         return dict(engine.summary(), retained_tensors=len(model.kept), retained_bytes=model.kept_bytes,
                     native_bytes=faults.native_bytes, native_failures=faults.native_failures)
     finally:
