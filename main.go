@@ -17,6 +17,7 @@ import (
 	"lowtide/collector"
 	"lowtide/collector/nvml"
 	"lowtide/collector/sim"
+	"lowtide/collector/snapshot"
 	"lowtide/processor"
 	"lowtide/processor/scorecard"
 	"lowtide/rules"
@@ -38,7 +39,12 @@ type commands struct {
 	Explain     processor.ExplainCommand `cmd:"" help:"Say what a live worker looks like, and why."`
 	Scorecard   scorecard.Command        `cmd:"" help:"Judge simulated and real recordings, and count what was right."`
 	Simulate    sim.Command              `cmd:"" help:"Write recordings of simulated workers, healthy ones and with every class of failure."`
-	Rules       struct {
+	Snapshot    struct {
+		snapshot.Command `embed:""`
+		Take             TakeCommand `cmd:"" help:"Ask a host for a snapshot of a worker, and wait for it."`
+	} `cmd:"" help:"Say who holds a worker's GPU memory, from snapshots of PyTorch's allocator."`
+	SnapshotChild snapshot.ChildCommand `cmd:"" name:"snapshot-child" hidden:""`
+	Rules         struct {
 		Check rules.CheckCommand `cmd:"" help:"Check rule files and run their tests."`
 	} `cmd:"" help:"Work on rules."`
 	SQL     sink.SQLCommand         `cmd:"" name:"sql" help:"Ask the store."`

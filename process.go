@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -44,8 +45,9 @@ type ProcessCommand struct {
 	User       string   `env:"LOWTIDE_CLICKHOUSE_USER" default:"lowtide" help:"ClickHouse user; the password comes from LOWTIDE_CLICKHOUSE_PASSWORD."`
 	Metrics    string   `name:"metrics-listen" default:"off" placeholder:"HOST:PORT" help:"Where the processor's /metrics is served; 'off' for nowhere."`
 
-	EvidenceHosts  []string `placeholder:"CLUSTER/HOST" help:"Hosts that may be asked for an allocator snapshot when an incident suspects one of their workers, such as prod/gpu-*; none by default. Their collectors must allow it too."`
-	EvidenceCensus bool     `help:"With --evidence-hosts: also count live tensors that carry a grad_fn, which holds the worker up for up to 200 ms."`
+	EvidenceHosts   []string      `placeholder:"CLUSTER/HOST" help:"Hosts that may be asked for an allocator snapshot when an incident suspects one of their workers, such as prod/gpu-*; none by default. Their collectors must allow it too."`
+	EvidenceHistory time.Duration `default:"10m" placeholder:"10m" help:"With --evidence-hosts: for how long a worker records its allocations before the snapshot, which costs it some microseconds an allocation."`
+	EvidenceCensus  bool          `help:"With --evidence-hosts: also count live tensors that carry a grad_fn, which holds the worker up for up to 200 ms."`
 	announcing
 }
 
@@ -65,7 +67,7 @@ func (c *ProcessCommand) start(ctx context.Context, all *parts, log *slog.Logger
 	if err != nil {
 		return err
 	}
-	if _, err := evidence(nil, c.EvidenceHosts, c.EvidenceCensus, log); err != nil { // wrong usage, whether or not there is a broker
+	if _, err := evidence(nil, c.evidence(), log); err != nil { // wrong usage, whether or not there is a broker
 		return err
 	}
 	conn, err := broker.Dial(c.NATS, "process", log)
@@ -93,7 +95,7 @@ func (c *ProcessCommand) start(ctx context.Context, all *parts, log *slog.Logger
 	} else {
 		log.Warn("nothing is stored: --clickhouse is not set")
 	}
-	asker, err := evidence(conn, c.EvidenceHosts, c.EvidenceCensus, log)
+	asker, err := evidence(conn, c.evidence(), log)
 	if err != nil {
 		return err
 	}
@@ -107,9 +109,13 @@ func (c *ProcessCommand) start(ctx context.Context, all *parts, log *slog.Logger
 	return nil
 }
 
+func (c *ProcessCommand) evidence() processor.EvidenceOptions {
+	return processor.EvidenceOptions{Hosts: c.EvidenceHosts, History: c.EvidenceHistory, Census: c.EvidenceCensus}
+}
+
 // evidence returns who asks hosts for snapshots: nobody where no host may be asked.
-func evidence(conn *nats.Conn, hosts []string, census bool, log *slog.Logger) (*processor.Asker, error) {
-	asker, err := processor.NewAsker(conn, hosts, census, log)
+func evidence(conn *nats.Conn, o processor.EvidenceOptions, log *slog.Logger) (*processor.Asker, error) {
+	asker, err := processor.NewAsker(conn, o, log)
 	if err != nil {
 		return nil, &broker.Failure{What: "--evidence-hosts: " + err.Error(), Remedy: "for example --evidence-hosts='prod/gpu-*', or '*/*' for all hosts", Err: err, Code: 2}
 	}

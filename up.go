@@ -45,6 +45,8 @@ type UpCommand struct {
 	Host              string `env:"LOWTIDE_HOST" help:"Name of this host; its hostname when left out."`
 	Metrics           string `name:"metrics-listen" default:"off" placeholder:"HOST:PORT" help:"Where the collector's /metrics is served; 'off' for nowhere."`
 	collector.Sensors `embed:""`
+	Evidence          bool          `env:"LOWTIDE_EVIDENCE" default:"true" negatable:"" help:"Take snapshots of the allocators of this host's workers: when a suspicion or a person asks for one, and at the first failed allocation of each."`
+	EvidenceHistory   time.Duration `hidden:"" default:"10m" help:"For how long a suspected worker records its allocations before its snapshot."`
 	Shift             time.Duration `hidden:"" help:"With --stretch: how far back the first event lies."`
 	Stretch           float64       `default:"1" hidden:"" help:"Event seconds per real second, for tests on hardware."`
 
@@ -93,11 +95,23 @@ func (c *UpCommand) start(ctx context.Context) error {
 			return sink.RunStore(ctx, js, store, c.log, event.PartitionCount)
 		})
 	}
+	host, err := collector.Identify(c.Cluster, c.Host)
+	if err != nil {
+		return err
+	}
+	ask := processor.EvidenceOptions{History: c.EvidenceHistory}
+	if c.Evidence {
+		ask.Hosts = []string{event.HostKey(host)} // nobody else's processes
+	}
+	asker, err := evidence(js.Conn(), ask, c.log)
+	if err != nil {
+		return err
+	}
 	c.all.run("judge", func(ctx context.Context) error {
-		return processor.Run(ctx, processor.Options{JS: js, Pack: pack, Log: c.log})
+		return processor.Run(ctx, processor.Options{JS: js, Pack: pack, Log: c.log, Evidence: asker})
 	})
 	c.all.run("notifier", func(ctx context.Context) error { return notifier.Run(ctx, js, c.notifier(c.log)) })
-	return c.collector(js)
+	return c.collector(js, host)
 }
 
 // broker starts or dials the server and leaves its address in up.json for the other commands.
@@ -159,10 +173,9 @@ func (c *UpCommand) store(ctx context.Context) (*sink.ClickHouse, error) {
 	return store, c.leave("engine.json", map[string]string{"addr": e.Addr()})
 }
 
-func (c *UpCommand) collector(js jetstream.JetStream) error {
-	host, err := collector.Identify(c.Cluster, c.Host)
-	if err != nil {
-		return err
+func (c *UpCommand) collector(js jetstream.JetStream, host *event.Host) error {
+	if c.Evidence {
+		c.Shelf = &collector.Evidence{Folder: filepath.Join(c.Data, "snapshots"), Host: host.Name}
 	}
 	publisher := collector.NewPublisher(js, collector.PublisherOptions{Log: c.log})
 	c.all.onStop("publisher", publisher.Close)
@@ -173,7 +186,7 @@ func (c *UpCommand) collector(js jetstream.JetStream) error {
 	if err != nil {
 		return err
 	}
-	agent := collector.Agent{Opened: opened, Host: host, Publisher: publisher, Metrics: c.Metrics, Interval: c.Interval, Shift: c.Shift, Stretch: c.Stretch, Log: c.log}
+	agent := collector.Agent{Opened: opened, Host: host, Publisher: publisher, Asks: js.Conn(), Metrics: c.Metrics, Interval: c.Interval, Shift: c.Shift, Stretch: c.Stretch, Log: c.log}
 	if c.demo || len(c.Recording) > 0 {
 		agent.Interval = min(c.Interval, time.Second) // hours of recording wait, two thousand events a tick
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lowtide/collector/exporter"
@@ -18,7 +19,8 @@ type Agent struct {
 	*Opened
 	Host      *event.Host
 	Publisher *Publisher
-	Metrics   string // where to serve /metrics, host:port; empty or "off" for nowhere
+	Asks      *nats.Conn // where evidence may be asked for; nil for nobody
+	Metrics   string     // where to serve /metrics, host:port; empty or "off" for nowhere
 	Interval  time.Duration
 	Shift     time.Duration // with Stretch: how far back the first event lies
 	Stretch   float64       // event seconds per real second; 1 but in tests on hardware
@@ -28,8 +30,13 @@ type Agent struct {
 // Run collects until the context ends. It closes neither the sources nor the publisher.
 func (a *Agent) Run(ctx context.Context) (err error) {
 	shown := exporter.New(nil)
+	answers := newAsked(a.Opened.probes.Ask, a.Log)
 	if a.Metrics != "" && a.Metrics != "off" {
-		server, err := exporter.Listen(ctx, a.Metrics, append(a.gauges(), shown, a.Publisher)...)
+		gauges := append(a.gauges(), shown, a.Publisher)
+		if a.Opened.probes != nil {
+			gauges = append(gauges, a.Opened.probes, answers)
+		}
+		server, err := exporter.Listen(ctx, a.Metrics, gauges...)
 		if err != nil {
 			return &broker.Failure{What: err.Error(), Remedy: "use HOST:PORT that is free, such as 127.0.0.1:9478, or 'off' for --metrics-listen", Err: err, Code: 2}
 		}
@@ -45,7 +52,15 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		now := time.Now()
 		out = stretched{next: out, origin: now, start: now.Add(-a.Shift), factor: a.Stretch}
 	}
-	return a.Opened.run(ctx, a.Host, out, a.Interval, a.Log)
+	if a.Asks == nil || a.Opened.probes == nil {
+		return a.Opened.run(ctx, a.Host, out, a.Interval, a.Log)
+	}
+	asking, stop := context.WithCancel(ctx)
+	answered := make(chan error, 1)
+	go func() { answered <- answers.run(asking, a.Asks, a.Host) }()
+	err = a.Opened.run(ctx, a.Host, out, a.Interval, a.Log)
+	stop()
+	return errors.Join(err, <-answered)
 }
 
 // gauges are what sources count about themselves.

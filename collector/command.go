@@ -30,6 +30,8 @@ type Command struct {
 	Host      string `env:"LOWTIDE_HOST" help:"Name of this host; its hostname when left out."`
 	Metrics   string `name:"metrics-listen" default:"127.0.0.1:9478" placeholder:"HOST:PORT" help:"Where /metrics is served; 'off' for nowhere."`
 	Sensors   `embed:""`
+	Evidence  bool          `env:"LOWTIDE_EVIDENCE" help:"Let the processor and people on call ask the probes for snapshots of the allocator, and prepare one for the first failed allocation of each worker."`
+	Snapshots string        `name:"snapshot-dir" env:"LOWTIDE_SNAPSHOT_DIR" default:"/var/lib/lowtide/snapshots" placeholder:"DIR" help:"Where raw snapshots stay: four files, 2 GiB, seven days."`
 	Recording []string      `placeholder:"FILE" type:"existingfile" help:"Play recordings instead of reading this host, which is then read only when --match is given."`
 	Speed     float64       `default:"1" help:"Recorded seconds per second."`
 	Shift     time.Duration `placeholder:"12h" help:"Play recordings (and --sim) as if they had started this long ago: what lies in the past is sent at once."`
@@ -49,6 +51,9 @@ func (c *Command) Run(ctx context.Context) (err error) {
 	host, err := Identify(c.Cluster, c.Host)
 	if err != nil {
 		return err
+	}
+	if c.Evidence {
+		c.Shelf = &Evidence{Folder: c.Snapshots, Host: host.Name}
 	}
 	var publisher *Publisher
 	ready := func() bool { return publisher.Ready() } // the sources are opened, and refused, before anything is connected
@@ -71,7 +76,7 @@ func (c *Command) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("open jetstream: %w", err)
 	}
 	publisher = NewPublisher(js, PublisherOptions{Log: log})
-	agent := Agent{Opened: opened, Host: host, Publisher: publisher, Metrics: c.Metrics, Interval: c.Interval, Shift: c.Shift, Stretch: c.Stretch, Log: log}
+	agent := Agent{Opened: opened, Host: host, Publisher: publisher, Asks: conn, Metrics: c.Metrics, Interval: c.Interval, Shift: c.Shift, Stretch: c.Stretch, Log: log}
 	log.Info("collecting", "host", event.HostKey(host), "broker", broker.Redact(c.NATS), "interval", c.Interval, "sources", len(opened.Sources))
 	err = agent.Run(ctx)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)

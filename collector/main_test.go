@@ -6,7 +6,10 @@ import (
 	"os"
 	"testing"
 
+	"github.com/alecthomas/kong"
+
 	"lowtide/collector/nvml"
+	"lowtide/collector/snapshot"
 )
 
 func TestMain(m *testing.M) {
@@ -17,5 +20,24 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if len(os.Args) > 1 && os.Args[1] == "snapshot-child" { // and the allocator source the reader of snapshots
+		if err := summarise(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
+}
+
+func summarise(args []string) error {
+	child := new(snapshot.ChildCommand)
+	parser, err := kong.New(child)
+	if err != nil {
+		return err
+	}
+	if _, err := parser.Parse(args); err != nil {
+		return err
+	}
+	return child.Run(context.Background())
 }

@@ -36,6 +36,8 @@ type Sensors struct {
 	ProbeSocket  string        `env:"LOWTIDE_PROBE_SOCKET" placeholder:"PATH" help:"Where the probes in the workers connect; /run/lowtide/probe.sock, or below $XDG_RUNTIME_DIR for other users than root."`
 	Log          []string      `name:"log" sep:"none" placeholder:"[UNIT=]FILE" help:"Engine log to follow."`
 	Journal      []string      `placeholder:"UNIT" help:"systemd unit whose journal is followed."`
+
+	Shelf *Evidence `kong:"-"` // where snapshots go that workers are asked for; nil asks for none
 }
 
 // Opened is what of a host can be read.
@@ -43,6 +45,8 @@ type Opened struct {
 	Sources  []Source
 	Identity Identity
 	Every    map[string]time.Duration
+
+	probes *probes // what may be asked for evidence; nil where none is taken
 }
 
 // callDeadline is the least that a source has for one call: NVML needs seconds for a card that has to wake up.
@@ -123,8 +127,22 @@ func (s *Sensors) Open(log *slog.Logger) (*Opened, error) {
 		}
 		return e, err
 	})
+	var evidence *allocator.Evidence
+	if s.Shelf != nil && !slices.Contains(s.Without, "allocator") {
+		if evidence, err = s.Shelf.open(log); err != nil {
+			return nil, errors.Join(err, o.Close())
+		}
+		o.probes = new(probes)
+	}
 	add("allocator", func() (Source, error) {
-		return allocator.Listen(allocator.Options{Socket: s.ProbeSocket, Interval: s.Interval})
+		a, err := allocator.Listen(allocator.Options{Socket: s.ProbeSocket, Interval: s.Interval, Evidence: evidence})
+		if err != nil {
+			return nil, err
+		}
+		if o.probes != nil {
+			o.probes.source.Store(a)
+		}
+		return a, nil
 	})
 	add("kernel", func() (Source, error) { return kernel.Open(kernel.Options{}) })
 	if len(s.Log)+len(s.Journal) > 0 {

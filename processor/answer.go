@@ -13,6 +13,8 @@ import (
 type question struct {
 	rule      *rules.Rule
 	condition *variable.Reading   // what its condition reads
+	beside    variable.Set        // what Confirm, With and Refute read
+	proves    bool                // among that what prove sets
 	deciding  []*variable.Reading // parts of it that decided some answer
 	series    []int               // of growers: whose growth the class is; none for other classes
 }
@@ -41,35 +43,54 @@ func (q *question) decides(s *variable.Sample, answer rules.Outcome, work *varia
 // questions are the rules of one scope, in the order in which classes explain each other.
 type questions struct {
 	all     []question
-	readers variable.Readers // which of all read a variable
+	readers variable.Readers // which of all read a variable; like all sets of them as variable.Readers counts them, by i%32
+
+	proofs  uint32 // those that read what prove sets
+	growing uint32 // those about a series
 }
 
-func newQuestions(pack *rules.Pack, scope string) *questions {
-	q := &questions{readers: variable.NewReaders(), all: make([]question, 0, len(pack.Rules))}
+// inPrecedence returns the rules that are asked, in the order in which their classes explain each other.
+func inPrecedence(pack *rules.Pack) []*rules.Rule {
+	place := make(map[string]int)
+	for i, class := range rules.Classes() {
+		place[class] = i
+	}
+	all := make([]*rules.Rule, 0, len(pack.Rules))
 	for _, rule := range pack.Rules {
-		if rule.Enabled && !rule.Shadow && rule.Scope == scope {
-			q.all = append(q.all, question{rule: rule, condition: rule.ConditionReads(), series: growthSeries[rule.Class]})
+		if rule.Enabled && !rule.Shadow {
+			all = append(all, rule)
 		}
 	}
-	precedence := rules.Classes()
-	slices.SortStableFunc(q.all, func(a, b question) int {
-		return cmp.Compare(slices.Index(precedence, a.rule.Class), slices.Index(precedence, b.rule.Class))
-	})
-	q.index()
-	return q
+	slices.SortStableFunc(all, func(a, b *rules.Rule) int { return cmp.Compare(place[a.Class], place[b.Class]) })
+	return all
 }
 
-func (q *questions) index() {
-	for i, one := range q.all {
-		for _, id := range one.rule.Reads() {
+// newQuestions takes those of one scope out of all rules.
+func newQuestions(all []*rules.Rule, scope string) *questions {
+	q := &questions{readers: variable.NewReaders()}
+	for _, rule := range all {
+		if rule.Scope != scope {
+			continue
+		}
+		i, beside := len(q.all), rule.BesideReads()
+		for _, id := range rule.Reads() {
 			q.readers.Add(id, i)
 		}
+		q.all = append(q.all, question{rule: rule, condition: rule.ConditionReads(), beside: variable.NewSet(beside...), series: growthSeries[rule.Class],
+			proves: slices.ContainsFunc(beside, func(id variable.ID) bool { return slices.Contains(proofIDs, id) })})
+		if len(q.all[i].series) > 0 {
+			q.growing |= 1 << (i % 32)
+		}
 	}
+	for _, id := range proofIDs {
+		q.proofs |= q.readers[id]
+	}
+	return q
 }
 
 // of returns those about one class.
 func (q *questions) of(class string) *questions {
-	some := &questions{readers: q.readers} // who asks them once asks them all
+	some := &questions{}
 	for _, one := range q.all {
 		if one.rule.Class == class {
 			some.all = append(some.all, one)
@@ -85,8 +106,9 @@ func (q *questions) has(class string) bool {
 // answers are what each rule of a scope last said about one sample.
 type answers struct {
 	results []answer
-	firm    bool // all were asked since the sample was last settled, so that only what was touched has to be asked again
-	holds   bool // one of them said true
+	firm    bool   // all were asked since the sample was last settled, so that only what was touched has to be asked again
+	holds   uint32 // those that said true
+	mixed   bool   // the proofs of several series stood in the sample, one after the other
 }
 
 type answer struct {
@@ -95,51 +117,80 @@ type answer struct {
 	late    bool              // Confirm and With are not those of the sample; they are asked for once somebody wants to know
 }
 
+// unmoved says that nothing is to be asked: nothing has changed that a rule reads, none holds, and nothing is open at the key.
+func (j *Judge) unmoved(q *questions, a *answers, s *variable.Sample, key string) bool {
+	return a.firm && a.holds == 0 && s.Concerned(q.readers) == 0 && len(j.incidents.Open(key)) == 0
+}
+
 // ask evaluates the rules that read something that has changed, and observes those that hold or whose class is open at the view's
 // key. Of a healthy subject, of which nothing changed that a rule reads, it costs a look at what has changed. The caller settles the
 // sample once all scopes have asked.
 func (j *Judge) ask(q *questions, a *answers, v *view) {
 	s := v.sample
 	open := j.incidents.Open(v.key)
-	concerned := s.Concerned(q.readers)
-	if a.firm && !a.holds && concerned == 0 && len(open) == 0 {
-		return
+	concerned := ^uint32(0) // whose answers may be others now
+	if a.firm {
+		if concerned = s.Concerned(q.readers); concerned|a.holds == 0 && len(open) == 0 {
+			return
+		}
 	}
 	if a.results == nil {
 		a.results = make([]answer, len(q.all))
 	}
-	proving := v.w != nil && v.w.called != 0
-	holds := false
-	quiet := a.firm && !a.holds && !proving && len(open) == 0
+	asked := concerned | a.holds // the others have said no, and go on to say it
+	if a.firm {
+		asked |= q.about(open)
+	}
+	proving, several := false, false
+	if v.w != nil && v.w.called != 0 {
+		proving, several = true, v.w.called&(v.w.called-1) != 0
+		asked |= q.growing
+	}
+	holds := uint32(0)
 	for i := range q.all {
-		if quiet && concerned>>(i%32)&1 == 0 {
-			continue // and it does not begin to hold
+		if asked>>(i%32)&1 == 0 {
+			continue
 		}
 		one, said := &q.all[i], &a.results[i]
-		if proving && v.w.prove(one.series) {
-			concerned |= s.Concerned(q.readers)
+		if proving && v.w.prove(one.series) && s.Touched(j.proofs) {
+			concerned, asked = concerned|q.proofs, asked|q.proofs
 		}
-		if !a.firm || concerned>>(i%32)&1 == 1 {
+		if concerned>>(i%32)&1 == 1 {
 			if !a.firm || s.Moved(said.decided) {
 				said.When, said.Missing = one.rule.Condition(s)
 				said.decided = one.decides(s, said.When, &j.work)
 			}
-			said.late = true
+			// Where several series were proven, what one said can have come back to what another had said, and nothing was touched.
+			said.late = said.late || !a.firm || several || a.mixed || s.Touched(one.beside)
 		}
 		observed := said.When == rules.True || isOpen(open, one.rule.Class)
-		if said.late && (observed || proving) { // what the next rule proves is not for this one
+		if said.late && (observed || proving && one.proves) { // what the next rule proves is not for this one
 			said.Confirm, said.With = one.rule.Beside(s)
 			said.Refute = one.rule.Refutes(s)
 			said.late = false
 		}
-		holds = holds || said.When == rules.True
-		if observed {
-			j.observe(v, one, said.Result)
+		if said.When == rules.True {
+			holds |= 1 << (i % 32)
+		}
+		if observed && j.observe(v, one, said.Result) {
 			open = j.incidents.Open(v.key)
-			quiet = false
+			asked |= q.about(open)
 		}
 	}
-	a.firm, a.holds = true, holds
+	a.firm, a.holds, a.mixed = true, holds, several
+}
+
+// about returns those whose class is that of one of some incidents.
+func (q *questions) about(open []*incident.Incident) (who uint32) {
+	if len(open) == 0 {
+		return 0
+	}
+	for i := range q.all {
+		if isOpen(open, q.all[i].rule.Class) {
+			who |= 1 << (i % 32)
+		}
+	}
+	return who
 }
 
 // isOpen says whether an incident of the class is among those.

@@ -48,6 +48,7 @@ type card struct {
 	tick                 time.Time // that is being put together
 	open                 bool
 	gpu                  *event.Gpu // of this tick; nil while only its processes were told
+	before               *event.Gpu // whose errors and utilisation are in the sample
 	sum                  float64    // of the memory of its processes
 	hidden               bool       // one of them did not tell
 	faults               history
@@ -235,7 +236,13 @@ func (j *Judge) closeCard(c *card, next time.Time) {
 
 // close computes the card's variables at the end of a tick.
 func (c *card) close() {
-	g, s, at := c.gpu, c.sample, c.tick
+	at := c.tick
+	if c.calm() {
+		c.closeOrphan(at)
+		return
+	}
+	g, s := c.gpu, c.sample
+	c.before = g
 	c.corrected.observe(g.EccCorrectedTotal)
 	before := c.uncorrect.rise
 	c.uncorrect.observe(g.EccUncorrectedTotal)
@@ -262,6 +269,16 @@ func (c *card) close() {
 	c.tellFaults(at)
 	c.closeOrphan(at)
 }
+
+// calm says that the card tells what it told in the tick before, and that nothing is wrong with it that would age.
+func (c *card) calm() bool {
+	a, b := c.before, c.gpu
+	return a != nil && c.faults.first == 0 && c.uncorrect.rise == 0 && equal(a.EccCorrectedTotal, b.EccCorrectedTotal) && equal(a.EccUncorrectedTotal, b.EccUncorrectedTotal) &&
+		equal(a.RemappedRows, b.RemappedRows) && equal(a.RemapPending, b.RemapPending) && equal(a.Utilization, b.Utilization)
+}
+
+// equal compares what may not have been read.
+func equal[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // tellFaults sets the card's errors. Where the card is read, none is a known answer: else no incident would ever end.
 func (c *card) tellFaults(at time.Time) {
@@ -342,6 +359,10 @@ func (c *counter) tell(s *variable.Sample, id variable.ID) {
 
 // judgeCard asks the rules about the card.
 func (j *Judge) judgeCard(c *card, at time.Time) {
+	if j.unmoved(j.perCard, &c.answers, c.sample, c.key) {
+		c.sample.Settle()
+		return
+	}
 	v := view{kind: "gpu", subject: c.key, key: c.key, at: at, sample: c.sample, host: c.home}
 	if users := present(c.users, at); len(users) == 1 {
 		v.w = users[0] // only where it is nobody else's

@@ -22,9 +22,9 @@ import (
 // snapshotTells are the classes that an allocator snapshot says something about beyond what is read all the time.
 var snapshotTells = map[string]bool{"retention": true, "fragmentation": true, "stream_backlog": true, "graph_pools": true}
 
-// allocationHistory is for how long allocations are recorded before the snapshot is taken: only what is allocated meanwhile has a stack.
-// Where free memory lies needs none.
-var allocationHistory = map[string]time.Duration{"retention": 10 * time.Minute, "stream_backlog": 10 * time.Minute, "graph_pools": 10 * time.Minute}
+// needHistory are those whose allocations are recorded for a while before the snapshot is taken: only what is allocated meanwhile has a
+// stack. Where free memory lies needs none.
+var needHistory = map[string]bool{"retention": true, "stream_backlog": true, "graph_pools": true}
 
 const (
 	askWait     = 5 * time.Second // a host answers at once; the snapshot itself comes as an event
@@ -52,11 +52,10 @@ var ErrEvidenceHosts = errors.New("evidence hosts")
 // hosts that are allowed, one ask at a time in the goroutine of Run. What comes of it is an ordinary event, or nothing. A nil Asker asks
 // nobody; so does replay, which has none.
 type Asker struct {
-	conn   *nats.Conn
-	hosts  []string
-	census bool
-	log    *slog.Logger
-	queue  chan ask
+	conn    *nats.Conn
+	options EvidenceOptions
+	log     *slog.Logger
+	queue   chan ask
 
 	mu     sync.Mutex
 	asked  map[string]uint64 // by incident: which turn it was
@@ -87,13 +86,19 @@ type askReply struct {
 	ID     string `json:"id"`
 }
 
-// NewAsker returns an asker for hosts whose cluster/host matches one of the patterns, such as prod/gpu-*. With census the live tensors
-// that carry a grad_fn are counted too, which holds the worker up for up to 200 ms. No pattern: a nil Asker.
-func NewAsker(conn *nats.Conn, patterns []string, census bool, log *slog.Logger) (*Asker, error) {
-	if len(patterns) == 0 {
+// EvidenceOptions say whom to ask, and for what.
+type EvidenceOptions struct {
+	Hosts   []string      // patterns of cluster/host, such as prod/gpu-*; none: nobody is asked
+	History time.Duration // for how long allocations are recorded first, where stacks tell something
+	Census  bool          // also count live tensors that carry a grad_fn, which holds the worker up for up to 200 ms
+}
+
+// NewAsker returns an asker, nil where no host may be asked.
+func NewAsker(conn *nats.Conn, o EvidenceOptions, log *slog.Logger) (*Asker, error) {
+	if len(o.Hosts) == 0 {
 		return nil, nil
 	}
-	for _, p := range patterns {
+	for _, p := range o.Hosts {
 		if _, err := path.Match(p, "cluster/host"); err != nil || strings.Count(p, "/") != 1 {
 			return nil, fmt.Errorf("%w: %q is no pattern of cluster/host", ErrEvidenceHosts, p)
 		}
@@ -101,7 +106,7 @@ func NewAsker(conn *nats.Conn, patterns []string, census bool, log *slog.Logger)
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Asker{conn: conn, hosts: patterns, census: census, log: log, queue: make(chan ask, maxAsks), asked: make(map[string]uint64), counts: make(map[string]int)}, nil
+	return &Asker{conn: conn, options: o, log: log, queue: make(chan ask, maxAsks), asked: make(map[string]uint64), counts: make(map[string]int)}, nil
 }
 
 // Offer takes a transition that was announced, and never waits. The first of an open incident that a snapshot would tell more about is asked for.
@@ -124,8 +129,12 @@ func (a *Asker) Offer(f *event.Finding) {
 		a.counts[askForbidden]++
 		return
 	}
+	var history time.Duration
+	if needHistory[f.Class] {
+		history = a.options.History
+	}
 	one := ask{subject: askSubjects + cluster + "." + host, host: cluster + "/" + host, request: askRequest{Ask: "snapshot", Pid: f.Worker.Pid, StartTicks: f.Worker.StartTicks,
-		Incident: f.Incident, Reason: f.Class + " " + f.State, HistorySeconds: allocationHistory[f.Class].Seconds(), Census: a.census && f.Class == "retention"}}
+		Incident: f.Incident, Reason: f.Class + " " + f.State, HistorySeconds: history.Seconds(), Census: a.options.Census && f.Class == "retention"}}
 	select {
 	case a.queue <- one:
 	default:
@@ -157,7 +166,7 @@ func (a *Asker) allows(cluster, host string) bool {
 			return false
 		}
 	}
-	return slices.ContainsFunc(a.hosts, func(pattern string) bool {
+	return slices.ContainsFunc(a.options.Hosts, func(pattern string) bool {
 		fits, err := path.Match(pattern, cluster+"/"+host)
 		return fits && err == nil
 	})

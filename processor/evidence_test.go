@@ -41,7 +41,7 @@ func asking(t *testing.T, patterns []string, answer func(map[string]any) []byte)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := NewAsker(conn, patterns, true, nil)
+	a, err := NewAsker(conn, EvidenceOptions{Hosts: patterns, History: 10 * time.Minute, Census: true}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestEvidenceIsAskedForOnceAnIncident(t *testing.T) {
 
 // The judge never waits for a host: what does not fit into the queue is dropped, and counted.
 func TestAsksThatDoNotFitAreDropped(t *testing.T) {
-	a, err := NewAsker(nil, []string{"*/*"}, false, nil)
+	a, err := NewAsker(nil, EvidenceOptions{Hosts: []string{"*/*"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestAsksThatDoNotFitAreDropped(t *testing.T) {
 }
 
 func TestNobodyIsAskedByDefault(t *testing.T) {
-	a, err := NewAsker(nil, nil, false, nil)
+	a, err := NewAsker(nil, EvidenceOptions{}, nil)
 	if err != nil || a != nil {
 		t.Fatalf("an asker without hosts: %v %v", a, err)
 	}
@@ -163,7 +163,7 @@ func TestNobodyIsAskedByDefault(t *testing.T) {
 		t.Errorf("counts %v of nobody", a.Counts())
 	}
 	for _, pattern := range []string{"gpu-1", "a/b/c", "prod/[", ""} {
-		if _, err := NewAsker(nil, []string{pattern}, false, nil); !errors.Is(err, ErrEvidenceHosts) {
+		if _, err := NewAsker(nil, EvidenceOptions{Hosts: []string{pattern}}, nil); !errors.Is(err, ErrEvidenceHosts) {
 			t.Errorf("pattern %q: %v", pattern, err)
 		}
 	}
@@ -188,7 +188,7 @@ func TestTheJudgeAsksForEvidence(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	asker, err := NewAsker(conn, []string{"lab/*"}, false, nil)
+	asker, err := NewAsker(conn, EvidenceOptions{Hosts: []string{"lab/*"}, History: 10 * time.Minute}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,8 +48,8 @@ type view struct {
 	well          string // of a sensor that can see again: since when, as a sentence
 }
 
-// observe gives one answer to the incidents, and emits what follows from it.
-func (j *Judge) observe(v *view, q *question, result rules.Result) {
+// observe gives one answer to the incidents, and emits what follows from it. It says whether anything did: else the same are open.
+func (j *Judge) observe(v *view, q *question, result rules.Result) (told bool) {
 	refuted := ""
 	if result.Refute == rules.True {
 		result.When = rules.False
@@ -58,7 +58,7 @@ func (j *Judge) observe(v *view, q *question, result rules.Result) {
 		}
 	}
 	if v.kind == "worker" && result.When != rules.True && j.siblings(v.w, q.rule.Class, v.at) {
-		return
+		return false
 	}
 	o := incident.Observation{Time: v.at, Key: v.key, Related: v.related, Rule: q.rule, Result: result, Worker: v.life, Exited: v.exited}
 	if v.w != nil {
@@ -78,6 +78,7 @@ func (j *Judge) observe(v *view, q *question, result rules.Result) {
 	}
 	j.seen, j.about, o.Fill = *v, q, j.fill
 	for _, f := range j.incidents.Observe(o) {
+		told = true
 		j.emit(f)
 		if f.State == event.Resolved && v.w != nil {
 			j.settle(v.w)
@@ -86,6 +87,7 @@ func (j *Judge) observe(v *view, q *question, result rules.Result) {
 			}
 		}
 	}
+	return told
 }
 
 // onset is when the first of the series began to grow; zero when none was called.

@@ -40,6 +40,7 @@ type Judge struct {
 	perWorker, perInstance, perCard, perHost *questions
 	rules                                    map[string]*rules.Rule // by id
 	calls                                    variable.Set           // what tells that the worker looked at its points anew
+	proofs                                   variable.Set           // what prove sets
 	killed                                   *questions             // the rules of class external_kill
 	uncalibrated                             bool                   // findings carry scores instead of probabilities
 
@@ -57,8 +58,11 @@ func NewJudge(pack *rules.Pack, emit func(*event.Finding)) *Judge {
 // NewJudgeWith is NewJudge with a board that other judges write to as well, as the partitions of one process do.
 func NewJudgeWith(pack *rules.Pack, board *Board, emit func(*event.Finding)) *Judge {
 	j := &Judge{emit: emit, hosts: make(map[hostName]*host), workers: make(map[string]*watched), instances: make(map[string]*instance),
-		board: board, incidents: incident.NewTracker(), rules: make(map[string]*rules.Rule),
-		perWorker: newQuestions(pack, "worker"), perInstance: newQuestions(pack, "instance"), perCard: newQuestions(pack, "gpu"), perHost: newQuestions(pack, "host")}
+		board: board, incidents: incident.NewTracker(), rules: make(map[string]*rules.Rule)}
+	asked := inPrecedence(pack)
+	j.perWorker, j.perInstance = newQuestions(asked, "worker"), newQuestions(asked, "instance")
+	j.perCard, j.perHost = newQuestions(asked, "gpu"), newQuestions(asked, "host")
+	j.proofs = variable.NewSet(proofIDs...)
 	j.calls = variable.NewSet(variable.Must("quiet.count"))
 	for _, id := range growerIDs {
 		j.calls.Join(variable.NewSet(id.early, id.steady, id.level))
@@ -74,14 +78,11 @@ func NewJudgeWith(pack *rules.Pack, board *Board, emit func(*event.Finding)) *Ju
 	return j
 }
 
-// Apply takes one event that names its host.
+// Apply takes one event that names its host. Samples are nearly all that comes, so that they are told first.
 func (j *Judge) Apply(e *event.Event) {
-	if e.Oom != nil {
-		e = spelled(e)
-	}
 	at := e.At()
 	h := j.host(e.Host, at)
-	if len(e.Worker.GetGpuUuids()) > maxCardsOfWorker {
+	if e.Worker != nil && len(e.Worker.GpuUuids) > maxCardsOfWorker {
 		e = proto.CloneOf(e)
 		e.Worker.GpuUuids = e.Worker.GpuUuids[:maxCardsOfWorker]
 	}
@@ -105,6 +106,39 @@ func (j *Judge) Apply(e *event.Event) {
 		for _, w := range present(c.users, at) {
 			j.give(w, e, at)
 		}
+	case e.Worker != nil && e.Engine != nil:
+		j.spoken(h, e, at)
+	case e.Worker != nil && (e.Allocator != nil || e.Process != nil):
+		j.own(h, e, at)
+	default:
+		j.news(h, e, at)
+	}
+	j.pass(h, at)
+}
+
+// spoken gives an engine's word to those for whom it holds.
+func (j *Judge) spoken(h *host, e *event.Event, at time.Time) {
+	for _, w := range present(j.speaksFor(h, e, at), at) {
+		j.give(w, e, at)
+	}
+}
+
+// own gives a process what is said of itself.
+func (j *Judge) own(h *host, e *event.Event, at time.Time) {
+	if w := j.worker(h, e, at); w != nil {
+		if e.Process != nil {
+			w.anon.observe(at, e.Process)
+		}
+		j.give(w, e, at)
+	}
+}
+
+// news takes what is no sample.
+func (j *Judge) news(h *host, e *event.Event, at time.Time) {
+	if e.Oom != nil {
+		e = spelled(e)
+	}
+	switch {
 	case e.Xid != nil:
 		j.xid(h, e, at)
 	case e.Oom != nil && victim(e) != 0:
@@ -122,22 +156,14 @@ func (j *Judge) Apply(e *event.Event) {
 	case e.Mark != nil && e.Mark.Kind == "deploy":
 		h.deploys.add(note{at: at, unit: h.unitOf(e)})
 	case e.Worker == nil:
-	case e.Engine != nil || e.Config != nil || e.Lifecycle.GetState() == "ready":
-		for _, w := range present(j.speaksFor(h, e, at), at) {
-			j.give(w, e, at)
-		}
+	case e.Config != nil || e.Lifecycle.GetState() == "ready":
+		j.spoken(h, e, at)
 	case e.Lifecycle != nil:
 		j.lifecycle(h, e, at)
 	case e.Snapshot != nil && h.process(e, at) == nil: // of a life that nobody else tells of: it begins none
 	default:
-		if w := j.worker(h, e, at); w != nil {
-			if e.Process != nil {
-				w.anon.observe(at, e.Process)
-			}
-			j.give(w, e, at)
-		}
+		j.own(h, e, at)
 	}
-	j.pass(h, at)
 }
 
 // pass does what the passing of time asks for.

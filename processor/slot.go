@@ -294,6 +294,9 @@ func (s *slot) tell(w *watched, at time.Time) {
 	}
 }
 
+// proofIDs are those that prove sets.
+var proofIDs = []variable.ID{slotIDs.work, slotIDs.cap, slotIDs.proofRestart, slotIDs.proofPeer, slotIDs.same, slotIDs.sameGrowing, slotIDs.other, slotIDs.otherGrowing}
+
 // prove sets the second axes on the sample as they are for the first of the series that was called; a rule about another series
 // reads its own. It says whether there was one.
 func (w *watched) prove(series []int) bool {

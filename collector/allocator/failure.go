@@ -103,6 +103,8 @@ func (p *peer) line(text []byte, now time.Time) {
 			name = "probe"
 		}
 		p.source.enqueue(p.pid, l.at(), &event.Event{Worker: p.worker(), Mark: &event.Mark{Name: name, Kind: l.Mark}})
+	case "snapshot", "recording":
+		p.heard(l, now)
 	case "bye":
 		p.tell()
 		p.source.enqueue(p.pid, l.at(), &event.Event{Worker: p.worker(), Lifecycle: &event.Lifecycle{
@@ -137,6 +139,9 @@ func (p *peer) reported(l *line, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.read, p.last, p.missed = read, read.at, false
+	if p.gpu = ""; len(read.devices) == 1 {
+		p.gpu = read.devices[0].GpuUuid
+	}
 	p.interval = time.Duration(l.Interval * float64(time.Second))
 	if !s.waits && s.slotOf(read.at) <= s.slot && p.emitted != s.slot {
 		s.fire()

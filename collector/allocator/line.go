@@ -4,44 +4,81 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
 	json "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"lowtide/event"
 )
 
 const (
 	maxDevices = 64      // of one process; a machine has at most 16 today, MIG makes them up to seven times as many
+	maxID      = 64      // bytes
 	maxExact   = 1 << 53 // whole numbers from here on are not exact in JSON
 )
 
-// line is what a probe sends, all kinds in one: hello, read, oom, mark, bye. The pid that a probe knows for itself is not looked
-// at. Unknown fields are left to later probes.
+// line is what a probe sends, all kinds in one: hello, read, oom, mark, bye, and snapshot and recording in answer to an ask. The pid
+// that a probe knows for itself is not looked at. Unknown fields are left to later probes.
 type line struct {
-	V        int      `json:"v"`
-	Kind     string   `json:"kind"`
-	Time     float64  `json:"time"` // seconds since 1970
-	Torch    string   `json:"torch"`
-	CUDA     string   `json:"cuda"`
-	Backend  string   `json:"backend"`
-	Conf     string   `json:"alloc_conf"`
-	Interval float64  `json:"interval_seconds"`
-	Compiles *uint64  `json:"compiles_total"`
-	Devices  []device `json:"devices"`
-	Source   string   `json:"source"` // observer or exception
-	Text     string   `json:"text"`
-	GPU      string   `json:"gpu_uuid"`
-	Wanted   *uint64  `json:"requested_bytes"`
-	Free     *uint64  `json:"free_bytes"`
-	Limit    *uint64  `json:"limit_bytes"`
-	Live     *uint64  `json:"allocated_bytes"`
-	Loose    *uint64  `json:"reserved_unallocated_bytes"`
-	Mark     string   `json:"mark"` // busy or quiet
-	Name     string   `json:"name"`
-	ExitCode *int64   `json:"exit_code"`
+	V        int     `json:"v"`
+	Kind     string  `json:"kind"`
+	Time     float64 `json:"time"` // seconds since 1970
+	Torch    string  `json:"torch"`
+	CUDA     string  `json:"cuda"`
+	Backend  string  `json:"backend"`
+	Conf     string  `json:"alloc_conf"`
+	Interval float64 `json:"interval_seconds"`
+	Compiles *uint64 `json:"compiles_total"`
+	Devices  devices `json:"devices"`
+	Source   string  `json:"source"` // observer or exception
+	Text     string  `json:"text"`
+	GPU      string  `json:"gpu_uuid"`
+	Wanted   *uint64 `json:"requested_bytes"`
+	Free     *uint64 `json:"free_bytes"`
+	Limit    *uint64 `json:"limit_bytes"`
+	Live     *uint64 `json:"allocated_bytes"`
+	Loose    *uint64 `json:"reserved_unallocated_bytes"`
+	Mark     string  `json:"mark"` // busy or quiet
+	Name     string  `json:"name"`
+	ExitCode *int64  `json:"exit_code"`
+
+	ID             string   `json:"id"`     // of the ask that a snapshot or recording is about
+	Reason         string   `json:"reason"` // asked or oom
+	Status         string   `json:"status"`
+	Error          string   `json:"error"`
+	Bytes          *uint64  `json:"bytes"`
+	TookSeconds    *float64 `json:"took_seconds"`
+	GILSeconds     *float64 `json:"gil_seconds"` // of took_seconds, that no other Python thread could run
+	HistorySeconds *float64 `json:"history_seconds"`
+	Note           string   `json:"note"`
+	History        string   `json:"history"` // on or off
+	Census         *census  `json:"census"`
+}
+
+// census is what a snapshot line tells of live tensors that carry a grad_fn.
+type census struct {
+	Tensors     *uint64  `json:"tensors"`
+	Bytes       *uint64  `json:"bytes"`
+	Complete    *bool    `json:"complete"`
+	TookSeconds *float64 `json:"took_seconds"`
+}
+
+// devices are two things of one name: a read has a list of devices, a snapshot the uuids by device.
+type devices struct {
+	list  []device
+	uuids map[string]string
+}
+
+// UnmarshalJSONFrom implements json.UnmarshalerFrom.
+func (d *devices) UnmarshalJSONFrom(from *jsontext.Decoder) error {
+	if from.PeekKind() == '{' {
+		return json.UnmarshalDecode(from, &d.uuids)
+	}
+	return json.UnmarshalDecode(from, &d.list)
 }
 
 // device is one element of a read's devices: the fields of the vocabulary's allocator body.
@@ -130,6 +167,9 @@ func parse(text []byte) (*line, error) {
 	}
 	l.Torch, l.CUDA, l.Backend, l.Conf = event.Shorten(l.Torch, 64), event.Shorten(l.CUDA, 64), event.Shorten(l.Backend, 64), event.Shorten(l.Conf, 1<<10)
 	l.Name = event.Shorten(l.Name, 128)
+	if l.Devices.uuids != nil && l.Kind != "snapshot" {
+		return nil, errors.New("field devices: is no list")
+	}
 	switch l.Kind {
 	case "hello", "bye":
 		return &l, nil
@@ -145,19 +185,79 @@ func parse(text []byte) (*line, error) {
 			return nil, fmt.Errorf("field mark: %q is neither busy nor quiet", event.Shorten(l.Mark, 32))
 		}
 		return &l, nil
+	case "snapshot":
+		return &l, l.checkSnapshot()
+	case "recording":
+		if l.History != "on" && l.History != "off" {
+			return nil, fmt.Errorf("field history: %q is neither on nor off", event.Shorten(l.History, 32))
+		}
+		return &l, l.checkID()
 	}
-	return nil, fmt.Errorf("field kind: %q is none of hello, read, oom, mark, bye", event.Shorten(l.Kind, 32))
+	return nil, fmt.Errorf("field kind: %q is none of hello, read, oom, mark, bye, snapshot, recording", event.Shorten(l.Kind, 32))
+}
+
+func (l *line) checkID() error {
+	if l.ID == "" || len(l.ID) > maxID {
+		return fmt.Errorf("field id: has %d bytes, of 1 to %d", len(l.ID), maxID)
+	}
+	return nil
+}
+
+func (l *line) checkSnapshot() error {
+	if err := l.checkID(); err != nil {
+		return err
+	}
+	switch l.Status {
+	case "ok", "refused", "unsupported", "failed":
+	default:
+		return fmt.Errorf("field status: %q is none of ok, refused, unsupported, failed", event.Shorten(l.Status, 32))
+	}
+	if l.Reason != "asked" && l.Reason != "oom" {
+		return fmt.Errorf("field reason: %q is neither asked nor oom", event.Shorten(l.Reason, 32))
+	}
+	l.Error, l.Note = event.Shorten(l.Error, 1<<10), event.Shorten(l.Note, 1<<10)
+	if l.Devices.list != nil {
+		return errors.New("field devices: is no object of uuids by device")
+	}
+	if len(l.Devices.uuids) > maxDevices {
+		return fmt.Errorf("field devices: %d, at most %d", len(l.Devices.uuids), maxDevices)
+	}
+	for ordinal, id := range l.Devices.uuids {
+		if n, err := strconv.Atoi(ordinal); err != nil || n < 0 || n > 1<<16 || strconv.Itoa(n) != ordinal {
+			return fmt.Errorf("field devices: %q is no device", event.Shorten(ordinal, 32))
+		}
+		if err := uuid(id); err != nil {
+			return fmt.Errorf("devices.%s: %w", ordinal, err)
+		}
+	}
+	counts := []named{{"bytes", l.Bytes}}
+	times := map[string]*float64{"took_seconds": l.TookSeconds, "gil_seconds": l.GILSeconds, "history_seconds": l.HistorySeconds}
+	if l.Census != nil {
+		counts = append(counts, named{"census.tensors", l.Census.Tensors}, named{"census.bytes", l.Census.Bytes})
+		times["census.took_seconds"] = l.Census.TookSeconds
+	}
+	for _, n := range counts {
+		if n.value != nil && *n.value >= maxExact {
+			return fmt.Errorf("field %s: %d is beyond 2^53", n.name, *n.value)
+		}
+	}
+	for name, seconds := range times {
+		if seconds != nil && !(*seconds >= 0 && *seconds <= 7*24*3600) {
+			return fmt.Errorf("field %s: %v is no time that passed here", name, *seconds)
+		}
+	}
+	return nil
 }
 
 func (l *line) checkRead() error {
 	if !(l.Interval > 0 && l.Interval <= 3600) {
 		return fmt.Errorf("field interval_seconds: %v is not between 0 and 3600", l.Interval)
 	}
-	if len(l.Devices) > maxDevices {
-		return fmt.Errorf("field devices: %d, at most %d", len(l.Devices), maxDevices)
+	if len(l.Devices.list) > maxDevices {
+		return fmt.Errorf("field devices: %d, at most %d", len(l.Devices.list), maxDevices)
 	}
-	for i := range l.Devices {
-		d := &l.Devices[i]
+	for i := range l.Devices.list {
+		d := &l.Devices.list[i]
 		if err := uuid(d.GPU); err != nil {
 			return fmt.Errorf("devices.%d: %w", i, err)
 		}
@@ -181,8 +281,8 @@ func (l *line) at() time.Time {
 // processor adds up the devices of a worker.
 func (l *line) sample() *sample {
 	s := &sample{at: l.at()}
-	for i := range l.Devices {
-		if a := l.Devices[i].body(); a != nil {
+	for i := range l.Devices.list {
+		if a := l.Devices.list[i].body(); a != nil {
 			if len(s.devices) == 0 && a.CompilesTotal == nil {
 				a.CompilesTotal = l.Compiles
 			}

@@ -42,26 +42,38 @@ func TestRead(t *testing.T) {
 
 func TestLinesThatAreNone(t *testing.T) {
 	for name, c := range map[string]struct{ line, says string }{
-		"empty":            {``, "EOF"},
-		"no object":        {`[1]`, "JSON array"},
-		"half":             {`{"v":1,"kind":"read","ti`, "EOF"},
-		"not a number":     {`{"v":1,"kind":"mark","mark":"busy","time":NaN}`, "invalid"},
-		"another protocol": {`{"v":2,"kind":"bye","time":1}`, "field v: 2"},
-		"kind":             {`{"v":1,"kind":"shout","time":1}`, `"shout"`},
-		"no time":          {`{"v":1,"kind":"bye"}`, "field time"},
-		"time":             {`{"v":1,"kind":"bye","time":1e300}`, "field time"},
-		"a string":         {`{"v":1,"kind":"read","time":1,"interval_seconds":5,"devices":[{"allocated_bytes":"12"}]}`, "allocated_bytes"},
-		"negative":         {`{"v":1,"kind":"read","time":1,"interval_seconds":5,"devices":[{"reserved_bytes":-1}]}`, "reserved_bytes"},
-		"a fraction":       {`{"v":1,"kind":"read","time":1,"interval_seconds":5,"devices":[{"reserved_bytes":1.5}]}`, "reserved_bytes"},
-		"beyond 2^53":      {`{"v":1,"kind":"read","time":1,"interval_seconds":5,"devices":[{},{"segments":9007199254740992}]}`, "devices.1.segments"},
-		"beyond in an oom": {`{"v":1,"kind":"oom","source":"observer","time":1,"free_bytes":9007199254740992}`, "free_bytes"},
-		"interval":         {`{"v":1,"kind":"read","time":1,"interval_seconds":0,"devices":[]}`, "interval_seconds"},
-		"uuid":             {`{"v":1,"kind":"read","time":1,"interval_seconds":5,"devices":[{"gpu_uuid":"GPU 1\n"}]}`, "devices.0: field gpu_uuid"},
-		"devices":          {`{"v":1,"kind":"read","time":1,"interval_seconds":5,"devices":[` + strings.Repeat(`{},`, 64) + `{}]}`, "at most 64"},
-		"source":           {`{"v":1,"kind":"oom","time":1,"source":"rumour"}`, `"rumour"`},
-		"mark":             {`{"v":1,"kind":"mark","time":1,"mark":"start"}`, `"start"`},
-		"exit code":        {`{"v":1,"kind":"bye","time":1,"exit_code":256}`, "exit_code"},
-		"name twice":       {`{"v":1,"kind":"bye","time":1,"time":2}`, "duplicate"},
+		"empty":             {``, "EOF"},
+		"no object":         {`[1]`, "JSON array"},
+		"half":              {`{"v":1,"kind":"read","ti`, "EOF"},
+		"not a number":      {`{"v":1,"kind":"mark","mark":"busy","time":NaN}`, "invalid"},
+		"another protocol":  {`{"v":2,"kind":"bye","time":1}`, "field v: 2"},
+		"kind":              {`{"v":1,"kind":"shout","time":1}`, `"shout"`},
+		"no time":           {`{"v":1,"kind":"bye"}`, "field time"},
+		"time":              {`{"v":1,"kind":"bye","time":1e300}`, "field time"},
+		"a string":          {`{"v":1,"kind":"read","time":1,"interval_seconds":5,"devices":[{"allocated_bytes":"12"}]}`, "allocated_bytes"},
+		"negative":          {`{"v":1,"kind":"read","time":1,"interval_seconds":5,"devices":[{"reserved_bytes":-1}]}`, "reserved_bytes"},
+		"a fraction":        {`{"v":1,"kind":"read","time":1,"interval_seconds":5,"devices":[{"reserved_bytes":1.5}]}`, "reserved_bytes"},
+		"beyond 2^53":       {`{"v":1,"kind":"read","time":1,"interval_seconds":5,"devices":[{},{"segments":9007199254740992}]}`, "devices.1.segments"},
+		"beyond in an oom":  {`{"v":1,"kind":"oom","source":"observer","time":1,"free_bytes":9007199254740992}`, "free_bytes"},
+		"interval":          {`{"v":1,"kind":"read","time":1,"interval_seconds":0,"devices":[]}`, "interval_seconds"},
+		"uuid":              {`{"v":1,"kind":"read","time":1,"interval_seconds":5,"devices":[{"gpu_uuid":"GPU 1\n"}]}`, "devices.0: field gpu_uuid"},
+		"devices":           {`{"v":1,"kind":"read","time":1,"interval_seconds":5,"devices":[` + strings.Repeat(`{},`, 64) + `{}]}`, "at most 64"},
+		"source":            {`{"v":1,"kind":"oom","time":1,"source":"rumour"}`, `"rumour"`},
+		"mark":              {`{"v":1,"kind":"mark","time":1,"mark":"start"}`, `"start"`},
+		"exit code":         {`{"v":1,"kind":"bye","time":1,"exit_code":256}`, "exit_code"},
+		"snapshot id":       {`{"v":1,"kind":"snapshot","time":1,"reason":"oom","status":"ok"}`, "field id"},
+		"a long id":         {`{"v":1,"kind":"recording","time":1,"history":"on","id":"` + strings.Repeat("i", 65) + `"}`, "field id"},
+		"snapshot status":   {`{"v":1,"kind":"snapshot","id":"a","time":1,"reason":"oom","status":"fine"}`, `"fine"`},
+		"snapshot reason":   {`{"v":1,"kind":"snapshot","id":"a","time":1,"reason":"why","status":"ok"}`, `"why"`},
+		"snapshot bytes":    {`{"v":1,"kind":"snapshot","id":"a","time":1,"reason":"oom","status":"ok","bytes":9007199254740992}`, "field bytes"},
+		"snapshot list":     {`{"v":1,"kind":"snapshot","id":"a","time":1,"reason":"oom","status":"ok","devices":[]}`, "field devices"},
+		"snapshot device":   {`{"v":1,"kind":"snapshot","id":"a","time":1,"reason":"oom","status":"ok","devices":{"00":"GPU-1"}}`, `"00" is no device`},
+		"snapshot uuid":     {`{"v":1,"kind":"snapshot","id":"a","time":1,"reason":"oom","status":"ok","devices":{"0":"GPU 1"}}`, "devices.0: field gpu_uuid"},
+		"snapshot time":     {`{"v":1,"kind":"snapshot","id":"a","time":1,"reason":"oom","status":"ok","took_seconds":-1}`, "field took_seconds"},
+		"census":            {`{"v":1,"kind":"snapshot","id":"a","time":1,"reason":"oom","status":"ok","census":{"bytes":9007199254740992}}`, "census.bytes"},
+		"history":           {`{"v":1,"kind":"recording","id":"a","time":1,"history":"maybe"}`, `"maybe"`},
+		"read of an object": {`{"v":1,"kind":"read","time":1,"interval_seconds":5,"devices":{"0":"GPU-1"}}`, "field devices"},
+		"name twice":        {`{"v":1,"kind":"bye","time":1,"time":2}`, "duplicate"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := parse([]byte(c.line))
@@ -122,6 +134,10 @@ func FuzzLine(f *testing.F) {
 	f.Add([]byte(`{"v":1,"kind":"oom","time":1764470005.1,"source":"exception","text":"CUDA out of memory. Tried to allocate 2.00 GiB."}`))
 	f.Add([]byte(`{"v":1,"kind":"mark","time":1,"mark":"quiet","name":"x"}`))
 	f.Add([]byte(`{"v":1,"kind":"bye","time":1,"exit_code":1}`))
+	f.Add([]byte(`{"v":1,"kind":"snapshot","id":"X7","time":1764470005.1,"reason":"asked","status":"ok","bytes":5,"took_seconds":0.4,"gil_seconds":0.1,"history_seconds":600,` +
+		`"devices":{"0":"GPU-1"},"note":"n","census":{"tensors":1,"bytes":2,"complete":true,"took_seconds":0.1}}`))
+	f.Add([]byte(`{"v":1,"kind":"snapshot","id":"X7","time":1,"reason":"oom","status":"refused","error":"too large"}`))
+	f.Add([]byte(`{"v":1,"kind":"recording","id":"X7","time":1,"history":"on"}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if len(text) > MaxLine {
 			return
@@ -129,6 +145,11 @@ func FuzzLine(f *testing.F) {
 		l, err := parse(text)
 		if err != nil {
 			return
+		}
+		if l.Kind == "snapshot" || l.Kind == "recording" {
+			if len(l.ID) == 0 || len(l.ID) > maxID || len(l.Error) > 2<<10 || len(l.Note) > 2<<10 || len(l.Devices.uuids) > maxDevices || l.Bytes != nil && *l.Bytes >= maxExact {
+				t.Fatalf("%+v of %q", l, text)
+			}
 		}
 		if l.Kind == "oom" {
 			seen, told := observed(l), excepted(l)

@@ -46,6 +46,7 @@ type peer struct {
 	// mu
 	hello    *hello
 	read     *sample // the newest that no Collect has taken
+	gpu      string  // of its only card, by the newest read
 	last     time.Time
 	interval time.Duration // of the probe, which doubles it when a read is slow
 	emitted  int64         // the slot in which a read was handed out
@@ -258,7 +259,7 @@ func (p *peer) rest() bool {
 	}
 }
 
-// greet sends the collector's only line.
+// greet sends the collector's first line.
 func (p *peer) greet() bool {
 	line := append(strconv.AppendFloat([]byte(`{"lowtide":1,"interval_seconds":`), p.source.o.Interval.Seconds(), 'f', -1, 64), "}\n"...)
 	if p.conn.SetWriteDeadline(time.Now().Add(greetFor)) != nil {
@@ -273,6 +274,9 @@ func (p *peer) leave() {
 	p.conn.Close()
 	p.tell()
 	s := p.source
+	if s.desk != nil {
+		defer s.desk.left(p)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.peers, p)

@@ -70,6 +70,9 @@ func Listen(o Options) (*Source, error) {
 	}
 	s := newSource(o)
 	s.listener, s.file = listener, file
+	if s.desk != nil {
+		s.desk.run()
+	}
 	s.serving.Add(1)
 	go s.accept()
 	return s, nil

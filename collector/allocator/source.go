@@ -1,5 +1,6 @@
 // Package allocator owns the socket that the probes inside the workers write to, and turns their lines into `allocator`, `oom`,
-// `config`, `lifecycle`, `mark` and `log` events. It refuses to believe a line about who wrote it: the worker is the process that
+// `config`, `lifecycle`, `mark` and `log` events. Where evidence is wanted it asks the probes for snapshots of the allocator, which
+// come as `snapshot` events. It refuses to believe a line about who wrote it: the worker is the process that
 // the kernel names as the socket's peer. It keeps nothing that a peer could make grow: lines, connections, events waiting and
 // the rate of each are bounded, and what was dropped is counted and said.
 package allocator
@@ -38,11 +39,13 @@ type Options struct {
 	Grace    time.Duration // how long a tick waits for the probes that are due; DefaultGrace when zero
 	ProcRoot string        // /proc when empty
 	Mode     os.FileMode   // of the socket; 0666 when zero, see Listen
+	Evidence *Evidence     // where snapshots go that probes are asked for; nil asks for none
 }
 
 // Source is the collector's end of the socket. Collect is called by one goroutine; the connections have their own.
 type Source struct {
 	o        Options
+	desk     *desk // nil where no evidence is taken
 	listener *net.UnixListener
 	file     os.FileInfo   // of the socket, so that Close removes no other collector's
 	wake     chan struct{} // capacity 1
@@ -95,10 +98,14 @@ func newSource(o Options) *Source {
 	if o.ProcRoot == "" {
 		o.ProcRoot = "/proc"
 	}
-	return &Source{
+	s := &Source{
 		o: o, wake: make(chan struct{}, 1), arrived: make(chan struct{}, 1), done: make(chan struct{}),
 		peers: make(map[*peer]struct{}), perPID: make(map[int]int), joined: make(map[int]int), queued: make(map[int]int),
 	}
+	if o.Evidence != nil {
+		s.desk = newDesk(s, *o.Evidence)
+	}
+	return s
 }
 
 // Name implements collector.Source.
@@ -120,6 +127,9 @@ func (s *Source) Collect(ctx context.Context, tick time.Time) ([]*event.Event, e
 		return s.reads(s.take(nil, tick)), nil // how the source is, the next tick says
 	}
 	s.open(tick)
+	if s.desk != nil {
+		kick(s.desk.wake)
+	}
 	over := time.NewTimer(s.o.Grace)
 	defer over.Stop()
 	for waits := true; waits && s.awaits(); {
@@ -357,8 +367,14 @@ func (s *Source) Close() error {
 		p.conn.Close()
 	}
 	s.mu.Unlock()
+	if s.desk != nil {
+		s.desk.cancel()
+	}
 	err := s.listener.Close()
 	s.serving.Wait()
+	if s.desk != nil {
+		s.desk.close()
+	}
 	if info, statErr := os.Lstat(s.o.Socket); statErr == nil && os.SameFile(info, s.file) {
 		err = errors.Join(err, os.Remove(s.o.Socket))
 	}

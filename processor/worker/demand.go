@@ -90,12 +90,15 @@ func (d *demand) observe(at time.Time, l *load, preemptions float64) {
 	if d.Closed.IsZero() || at.Before(d.Closed) || l.Since.After(d.Closed) {
 		d.Closed = l.Since
 	}
-	asked := l.asked(at)
+	asked, own, ends := nan, d.Own.median(), event.Ago(at, d.Closed) >= halfHour
+	if own > 0 || ends {
+		asked = l.asked(at)
+	}
 	d.Ratio = nan
-	if own := d.Own.median(); own > 0 {
+	if own > 0 {
 		d.Ratio = asked / own
 	}
-	if event.Ago(at, d.Closed) < halfHour {
+	if !ends {
 		return
 	}
 	d.Closed = at

@@ -32,7 +32,7 @@ type baseline struct {
 	N, Next uint8
 	Warm    bool // learnt after warm-up
 	At      time.Time
-	Middle  float64 // the median
+	Middle  float64 // the median; NaN until somebody asks for it
 }
 
 // learn takes a value in. The first after warm-up drops those from before, which compilation and first caches had made slow.
@@ -45,12 +45,24 @@ func (b *baseline) learn(at time.Time, v float64, warm bool) {
 	}
 	b.Values[b.Next] = float32(v)
 	b.Next = (b.Next + 1) % uint8(len(b.Values))
-	b.N, b.At = min(b.N+1, uint8(len(b.Values))), at
-	var all [len(b.Values)]float64
-	for i := range all[:b.N] {
-		all[i] = float64(b.Values[i])
+	b.N, b.At, b.Middle = min(b.N+1, uint8(len(b.Values))), at, nan
+}
+
+// median is worked out when it is asked for: most values are learnt by a worker that is never slow enough to be compared.
+func (b *baseline) median() float64 {
+	if b.Middle != b.Middle {
+		var all [len(b.Values)]float64
+		b.Middle = trend.Median(wide(all[:0], b.Values[:b.N]))
 	}
-	b.Middle = trend.Median(all[:b.N])
+	return b.Middle
+}
+
+// wide appends what was kept of some values.
+func wide(dst []float64, values []float32) []float64 {
+	for _, v := range values {
+		dst = append(dst, float64(v))
+	}
+	return dst
 }
 
 // thinned keeps values over a whole life: when full, every other goes, and from then on every other comes.
@@ -58,7 +70,7 @@ type thinned struct {
 	Values       [queuedValues]float32
 	N            uint8
 	Stride, Skip uint32
-	Low          float64 // the lower quartile
+	Low          float64 // the lower quartile; NaN until somebody asks for it
 }
 
 func (t *thinned) add(v float64) {
@@ -72,12 +84,15 @@ func (t *thinned) add(v float64) {
 		}
 		t.N, t.Stride = queuedValues/2, 2*t.Stride+1
 	}
-	t.Values[t.N], t.N, t.Skip = float32(v), t.N+1, t.Stride
-	var all [queuedValues]float64
-	for i := range all[:t.N] {
-		all[i] = float64(t.Values[i])
+	t.Values[t.N], t.N, t.Skip, t.Low = float32(v), t.N+1, t.Stride, nan
+}
+
+func (t *thinned) quartile() float64 {
+	if t.Low != t.Low {
+		var all [queuedValues]float64
+		t.Low = trend.Quantile(wide(all[:0], t.Values[:t.N]), 0.25)
 	}
-	t.Low = trend.Quantile(all[:t.N], 0.25)
+	return t.Low
 }
 
 // recent are the verdicts on the last six windows.
@@ -152,13 +167,13 @@ func (p *pace) slow(v float64, bin int, queued bool) bool {
 	for away := 0; away <= reach; away++ {
 		for _, near := range [...]int{bin + away, bin - away} {
 			if near >= 0 && near < loadBins && p.Free[near] != nil && p.Free[near].N >= few {
-				return v > slowRatio*p.Free[near].Middle
+				return v > slowRatio*p.Free[near].median()
 			}
 		}
 	}
 	// Full from its first minute: never seen without a queue. Its fastest windows stand in, the lower quartile so that a lucky minute is
 	// no norm, and three times as slow so that a minute of long prompts is no symptom.
-	return queued && p.Queued.N >= 6 && v > crawlRatio*p.Queued.Low
+	return queued && p.Queued.N >= 6 && v > crawlRatio*p.Queued.quartile()
 }
 
 // objective is the share of requests inside the SLO.
@@ -246,7 +261,8 @@ func (o *objective) close(at time.Time, settled bool) {
 	case o.Own.N < fewWindows && o.Queued:
 		floor = sloTarget
 	case o.Own.N >= fewWindows:
-		floor = o.Own.Middle - max(sloMargin, 3*math.Sqrt(o.Own.Middle*(1-o.Own.Middle)/float64(o.All)))
+		own := o.Own.median()
+		floor = own - max(sloMargin, 3*math.Sqrt(own*(1-own)/float64(o.All)))
 	}
 	if o.Recent.add(at, share < floor) {
 		o.MissedAt = at

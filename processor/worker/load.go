@@ -122,6 +122,14 @@ func (l *load) observe(at time.Time, e *event.Engine) {
 	}
 }
 
+// fingerprint is that of the newest reading of the engine, which is worked out already where observe took it.
+func (l *load) fingerprint(e *event.Engine) uint64 {
+	if l.Fresh {
+		return l.Progress.Print
+	}
+	return fingerprint(e)
+}
+
 // turn begins a new minute where the sample is in one, and drops those that are out of the window.
 func (l *load) turn(at time.Time, open uint32) {
 	now := at.Unix() / 60

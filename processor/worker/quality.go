@@ -80,9 +80,8 @@ func (q *quality) silence(gap time.Duration, before time.Time) {
 }
 
 // frozen says that an engine's zeros are not believed: no field has moved for some samples, while the GPU works and what PyTorch
-// holds changes.
-func (q *quality) frozen(e *event.Engine, allocated, utilization float64) bool {
-	sum := fingerprint(e)
+// holds changes. sum is the engine's fingerprint.
+func (q *quality) frozen(sum uint64, allocated, utilization float64) bool {
 	if sum == q.Engine {
 		q.Same++
 	} else {
@@ -97,15 +96,18 @@ func (q *quality) frozen(e *event.Engine, allocated, utilization float64) bool {
 	return false
 }
 
-// fingerprint changes when any count or gauge of the engine does.
+// fingerprint changes when any count or gauge of the engine does: the sum of each times a power of its own of an odd number.
 func fingerprint(e *event.Engine) (sum uint64) {
-	mix := func(v uint64) { sum = (sum ^ v) * 0x9e3779b97f4a7c15; sum ^= sum >> 29 }
+	weight := uint64(1)
+	mix := func(v uint64) { weight *= 0x9e3779b97f4a7c15; sum += v * weight }
 	for _, v := range [...]*uint64{e.Running, e.Waiting, e.PreemptionsTotal, e.FinishedTotal, e.AbortedTotal, e.ErrorsTotal, e.PromptTokensTotal,
 		e.GenerationTokensTotal, e.EvictedTokensTotal, e.SloTotal, e.LoadedAdapters} {
 		mix(orAbsent(v))
 	}
 	for _, v := range [...]*float64{e.KvUsage, e.KvEvictable, e.TtftP95Seconds, e.ItlP95Seconds} {
-		if v != nil {
+		if v == nil {
+			mix(orAbsent(nil))
+		} else {
 			mix(math.Float64bits(*v))
 		}
 	}

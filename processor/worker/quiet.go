@@ -152,7 +152,7 @@ func (q *quiet) observe(moment time.Time, doing activity, values []float64, work
 	case unclear:
 		return bits{}
 	case working:
-		q.Since, q.Kept = time.Time{}, false
+		q.interrupt()
 		return bits{}
 	}
 	if q.Since.IsZero() {
@@ -181,6 +181,9 @@ func (q *quiet) observe(moment time.Time, doing activity, values []float64, work
 	}
 	return bits{}
 }
+
+// interrupt ends the present quiet: there is something to do again.
+func (q *quiet) interrupt() { q.Since, q.Kept = time.Time{}, false }
 
 func (q *quiet) keep(moment time.Time, progress float64) {
 	if len(q.Points) == maxPoints {

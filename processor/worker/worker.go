@@ -105,35 +105,8 @@ func (w *Worker) Apply(e *event.Event) (closed bool) { return w.ApplyAt(e, e.At(
 // ApplyAt is Apply for who has computed the event's time already.
 func (w *Worker) ApplyAt(e *event.Event, at time.Time) (closed bool) {
 	at = w.quality.moment(at, w.tick)
-	switch {
-	case e.Oom != nil:
-		w.ooms.event(at, e.Oom)
-		w.noteGrowth(at)
-		w.features(at)
-		return true
-	case e.Xid != nil:
-		w.faults.observe(at, e.Xid)
-		w.features(at)
-		return true
-	case e.Lifecycle != nil:
-		w.lifecycle(at, e.Lifecycle)
-		return false
-	case e.Config != nil:
-		w.configure(e.Config)
-		return false
-	case e.Mark != nil:
-		w.marks.note(at, e.Mark)
-		return false
-	case e.Snapshot != nil:
-		if !w.takeSnapshot(at, e.Snapshot) {
-			return false
-		}
-		w.oomFeatures(w.Last)
-		w.snapshotFeatures(at)
-		return len(w.now.cards) < 2 // else those of its other GPUs come with it
-	}
 	if !w.now.takes(e) {
-		return false
+		return w.news(e, at)
 	}
 	apart := event.Ago(at, w.tick)
 	if apart != 0 && apart.Abs() < sameTick && !w.now.has(e) {
@@ -151,6 +124,35 @@ func (w *Worker) ApplyAt(e *event.Event, at time.Time) (closed bool) {
 	w.now.apply(e, w.Who)
 	w.dirty = true
 	return closed
+}
+
+// news takes what is no reading of a tick.
+func (w *Worker) news(e *event.Event, at time.Time) (closed bool) {
+	switch {
+	case e.Oom != nil:
+		w.ooms.event(at, e.Oom)
+		w.noteGrowth(at)
+		w.features(at)
+		return true
+	case e.Xid != nil:
+		w.faults.observe(at, e.Xid)
+		w.features(at)
+		return true
+	case e.Lifecycle != nil:
+		w.lifecycle(at, e.Lifecycle)
+	case e.Config != nil:
+		w.configure(e.Config)
+	case e.Mark != nil:
+		w.marks.note(at, e.Mark)
+	case e.Snapshot != nil:
+		if !w.takeSnapshot(at, e.Snapshot) {
+			return false
+		}
+		w.oomFeatures(w.Last)
+		w.snapshotFeatures(at)
+		return len(w.now.cards) < 2 // else those of its other GPUs come with it
+	}
+	return false
 }
 
 func (w *Worker) lifecycle(at time.Time, l *event.Lifecycle) {
@@ -250,23 +252,24 @@ func (w *Worker) engineActivity() activity {
 		return unclear
 	case *e.Running != 0 || e.GetWaiting() != 0:
 		return working
-	case w.quality.frozen(w.now.engine, w.now.allocated(), w.now.utilization()):
+	case w.quality.frozen(w.load.fingerprint(e), w.now.allocated(), w.now.utilization()):
 		return unclear
 	}
 	return idle
 }
 
 func (w *Worker) rest(doing activity) {
-	var s state
-	if doing == idle { // else there is no point to keep it with
-		s = w.state()
-	}
-	if changed := w.quiet.observe(w.tick, doing, w.level, w.counters.Work, s); changed.any() {
-		w.basis.changed = w.basis.changed.or(changed)
-	}
-	if e := w.now.engine; doing == working && e != nil && !w.tick.Before(w.warm()) {
-		if w.match.observe(w.tick, bin(e.GetRunning(), e.GetWaiting(), w.value(column(kv, 0))), w.level, w.counters.Work) {
-			w.basis.windows = everyBit
+	switch doing {
+	case idle:
+		if changed := w.quiet.observe(w.tick, doing, w.level, w.counters.Work, w.state()); changed.any() {
+			w.basis.changed = w.basis.changed.or(changed)
+		}
+	case working: // there is no point to keep, nor a state to keep it with
+		w.quiet.interrupt()
+		if e := w.now.engine; e != nil && !w.tick.Before(w.warm()) {
+			if w.match.observe(w.tick, bin(e.GetRunning(), e.GetWaiting(), w.value(column(kv, 0))), w.level, w.counters.Work) {
+				w.basis.windows = everyBit
+			}
 		}
 	}
 }
