@@ -95,24 +95,23 @@ func moved(level []float64) float64 {
 	return high - low
 }
 
-// judge makes the calls anew from what was seen.
-func (c *call) judge(series int, s *sight, w *Worker, at *desk) {
+// judge makes the calls anew from what was seen. It says whether what the growth follows is still to be worked out.
+func (c *call) judge(series int, s *sight, w *Worker, at *desk) (owes bool) {
 	if len(s.Level) == 0 {
-		return
+		return false
 	}
 	c.Points, c.Level = len(s.Level), s.Level[len(s.Level)-1]
 	floor := levelFloors[series]
-	c.unsettle()
 	if !c.moves(s) {
+		c.unsettle()
 		c.Growth = flat(s)
 		c.Lacking, c.Step = trend.SmallRise, false
 		c.prove(s, floor)
-		return
+		return false
 	}
 	if !judged[series] {
 		c.Growth = at.Measure(s.Hours, s.Level, s.Sigma)
-		c.follow(s, at.work)
-		return
+		return true
 	}
 	early := trend.Early(s.Hours, s.Level, s.Sigma, trend.CallHours)
 	from := beginning(s)
@@ -158,9 +157,10 @@ func (c *call) judge(series int, s *sight, w *Worker, at *desk) {
 	}
 	if c.Proven {
 		c.Early, c.Steady = false, false
-		return // what does not grow follows nothing
+		c.unsettle() // what does not grow follows nothing
+		return false
 	}
-	c.follow(s, at.work)
+	return true
 }
 
 // lasted says that growth itself, from its beginning to the last rise, went on for as long as a call wants: points from before it
@@ -291,6 +291,7 @@ func (w *Worker) caches(series int) (sum float64) {
 // follow sets the slopes against work. Any two running totals fit each other, so a slope is kept only where time is not decidedly
 // the better explanation; and it is proof only where the work is: the steps of the series follow the steps of the work.
 func (c *call) follow(s *sight, work []float64) {
+	c.unsettle()
 	if !(c.Growth.Low > 0) {
 		return
 	}

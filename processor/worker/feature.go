@@ -80,6 +80,7 @@ func (w *Worker) identify() {
 type basis struct {
 	changed bits // columns whose quiet points changed since they were judged
 	windows bits // columns whose windows of matched load did
+	owed    bits // columns whose slopes against work are still those of the point before
 	ooms    int
 	ready   time.Time
 	config  *event.Config
@@ -91,8 +92,8 @@ type basis struct {
 // Judging a series that moves takes as long as all else of a tick, and a quiet point is news of every series. So a tick judges what it
 // has the time for, and leaves the rest to the next ones: within a minute, at a collector's pace, all are judged.
 const (
-	turn  = 6                // what one tick may spend
-	still = 1                // on a series that stays within its noise
+	turn  = 4                // what one tick may spend, and a series that moves takes
+	still = 1                // what one takes that stays within its noise
 	paced = 15 * time.Second // ticks further apart than this leave nothing behind
 )
 
@@ -108,7 +109,7 @@ func (w *Worker) features(at time.Time) {
 		b.changed, b.windows = everyBit, everyBit
 		b.ooms, b.ready, b.config, b.columns = len(w.ooms.times), w.ready, w.Config, len(w.level)
 	}
-	if b.changed.any() || b.windows.any() {
+	if b.changed.any() || b.windows.any() || b.owed.any() {
 		w.judgePoints(budget)
 	}
 	w.qualityFeatures()
@@ -157,7 +158,7 @@ func (w *Worker) leading(series int) int {
 
 // settle judges all that waits for its turn.
 func (w *Worker) settle() (judged bool) {
-	if judged = w.basis.changed.any() || w.basis.windows.any(); judged {
+	if judged = w.basis.changed.any() || w.basis.windows.any() || w.basis.owed.any(); judged {
 		w.judgePoints(math.MaxInt)
 	}
 	return judged
@@ -192,47 +193,41 @@ func (w *Worker) judgePoints(budget int) {
 		led[i] = w.leading(i)
 	}
 	at.hours = hoursOf(at.hours[:0], points)
-	var later bits
+	var later, owed bits // for the next ticks
 	for i := range w.calls {
 		c := (w.basis.next + i) % len(w.calls)
-		series, _ := seriesOf(c)
-		s, cost := &at.sight, turn
-		switch {
-		case !waiting.has(c):
+		anew := waiting.has(c)
+		if !anew && !w.basis.owed.has(c) {
 			continue
-		case budget <= 0:
-		case matched:
-			ready := false
-			if s, ready = w.match.look(c); !ready {
-				budget -= cost
-				if !w.match.see(at, series, c, len(w.level), w.warm()) {
-					continue
-				}
-			}
-			if n := len(s.Hours); n > 0 {
-				count, hours = n, s.Hours[n-1]
-			}
-		default:
-			w.sight(at, series, c)
-			if !w.calls[c].moves(s) {
-				cost = still
-			}
-			if cost > budget && budget < turn {
-				budget = 0 // this tick has begun with others
-			}
 		}
-		if budget <= 0 {
-			if !later.any() {
+		s, now := w.inTurn(at, c, matched, anew, &budget)
+		if !now {
+			if !later.any() && !owed.any() {
 				w.basis.next = c
 			}
-			later.set(c)
+			if anew {
+				later.set(c)
+			} else {
+				owed.set(c)
+			}
 			continue
 		}
-		budget -= cost
-		w.calls[c].judge(series, s, w, at)
+		if s == nil {
+			continue // nothing can be compared
+		}
+		if n := len(s.Hours); matched && n > 0 {
+			count, hours = n, s.Hours[n-1]
+		}
+		series, _ := seriesOf(c)
 		judged.set(c)
+		switch owes := !anew || w.calls[c].judge(series, s, w, at); {
+		case owes && anew && budget <= 0:
+			owed.set(c)
+		case owes:
+			w.calls[c].follow(s, at.work)
+		}
 	}
-	*waiting = later
+	*waiting, w.basis.owed = later, owed
 	w.sample.SetNumber(pointIDs.count, float64(count))
 	w.sample.SetNumber(pointIDs.hours, hours)
 	for i := range seriesCount {
@@ -241,6 +236,37 @@ func (w *Worker) judgePoints(budget int) {
 		}
 	}
 	w.proofs()
+}
+
+// inTurn looks at a column, where this tick has the time for it; what is left of that time is told in budget. There may be nothing to see.
+func (w *Worker) inTurn(at *desk, c int, matched, anew bool, budget *int) (s *sight, now bool) {
+	if *budget <= 0 {
+		return nil, false
+	}
+	series, _ := seriesOf(c)
+	cost := turn
+	if matched {
+		var ready bool
+		if s, ready = w.match.look(c); !ready {
+			*budget -= cost
+			if !w.match.see(at, series, c, len(w.level), w.warm()) {
+				return nil, true
+			}
+		}
+	} else {
+		w.sight(at, series, c)
+		if s = &at.sight; anew && !w.calls[c].moves(s) {
+			cost = still
+		}
+		if cost > *budget && *budget < turn {
+			*budget = 0 // this tick has begun with others
+		}
+	}
+	if *budget <= 0 {
+		return nil, false
+	}
+	*budget -= cost
+	return s, true
 }
 
 // sight looks at one column of the quiet points.

@@ -52,7 +52,7 @@ func (o *ooms) parts() []any {
 
 // The configuration is the worker's own pointer, which Restore sets again.
 func (b *basis) parts() []any {
-	return []any{&b.changed, &b.windows, &b.ooms, &b.ready, &b.columns, &b.last, &b.next}
+	return []any{&b.changed, &b.windows, &b.owed, &b.ooms, &b.ready, &b.columns, &b.last, &b.next}
 }
 
 // The sentence is put together anew when somebody asks.
