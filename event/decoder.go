@@ -22,16 +22,19 @@ type decoder struct {
 	draft draft
 	slots
 	orders orders
+	homes  homes
 
 	// What stands on nearly every line, byte for byte the same, is read once and then shared.
 	words   map[string]string
 	hosts   known[Host]
 	workers known[Worker]
 	begins  [2]beginning // the last with a worker and the last without
+	begun   int          // where what may be remembered of the present line begins; odd where nothing is
 	stamp   struct {     // the last time: the lines of a tick have the same
 		text []byte
 		time *timestamppb.Timestamp
 	}
+	today day
 }
 
 // slots are where the optional fields of the object being read keep their values: part of that object's own allocation.
@@ -88,33 +91,43 @@ func (d *decoder) scan(text []byte) *Event {
 	}
 }
 
-// beginning is a line up to a member's name, and what was read from it.
+// beginning is what stands between the time of a line and its body, and what was read from it.
 type beginning struct {
-	text  []byte
-	draft draft
+	text   []byte
+	host   *Host
+	worker *Worker
 }
 
-// resume starts a line behind what it has in common with one before: the time, the host and mostly the worker.
+// resume starts a line. Its time mostly comes first, and what follows up to the body is mostly as in a line before.
 func (d *decoder) resume() int {
+	d.draft, d.begun = draft{}, odd
+	at := take(d.text, 0, '{')
+	if at < 0 || !starts(d.text, at, "time") {
+		return at
+	}
+	if at = d.time(at+len(`"time":`), &d.draft.time); at < 0 {
+		return odd
+	}
 	for i := range d.begins {
-		if b := &d.begins[i]; len(b.text) > 0 && bytes.HasPrefix(d.text, b.text) {
-			d.draft = b.draft
-			return len(b.text)
+		if b := &d.begins[i]; len(b.text) > 0 && bytes.HasPrefix(d.text[at:], b.text) {
+			d.draft.host, d.draft.worker = b.host, b.worker
+			return at + len(b.text)
 		}
 	}
-	d.draft = draft{}
-	return take(d.text, 0, '{')
+	d.begun = at
+	return take(d.text, at, ',')
 }
 
-// remember keeps the line up to here for the next ones.
+// remember keeps what stands up to here for the next lines, unless it is from them.
 func (d *decoder) remember(at int) {
+	if d.begun < 0 || d.words == nil || at-d.begun > maxIdentity {
+		return
+	}
 	b := &d.begins[0]
 	if d.draft.worker == nil {
 		b = &d.begins[1]
 	}
-	if d.words != nil && at <= maxIdentity && !bytes.Equal(b.text, d.text[:at]) {
-		b.text, b.draft = append(b.text[:0], d.text[:at]...), d.draft
-	}
+	b.text, b.host, b.worker = append(b.text[:0], d.text[d.begun:at]...), d.draft.host, d.draft.worker
 }
 
 // member reads one of an event's own members.

@@ -270,9 +270,12 @@ func TestTimesByHand(t *testing.T) {
 		{"2000-03-01T00:00:00Z", 951868800, 0},
 		{"9999-12-31T23:59:59.000000001Z", 253402300799, 1},
 	} {
-		seconds, nanos, ok := parseTime([]byte(test.text))
-		if !ok || seconds != test.seconds || nanos != test.nanos {
-			t.Errorf("%s is %d.%09d (%v), want %d.%09d", test.text, seconds, nanos, ok, test.seconds, test.nanos)
+		var today day
+		for range 2 { // the second finds its day known
+			seconds, nanos, ok := today.parse([]byte(test.text))
+			if !ok || seconds != test.seconds || nanos != test.nanos {
+				t.Errorf("%s is %d.%09d (%v), want %d.%09d", test.text, seconds, nanos, ok, test.seconds, test.nanos)
+			}
 		}
 	}
 }

@@ -21,17 +21,16 @@ func object[T any](d *decoder, at int, into *T, members []member[T], follows *or
 		return odd
 	}
 	for {
-		guess, value := int(follows[last]), odd
-		if guess > 0 {
-			value = named(text, at, members[guess-1].name)
-		}
-		if value < 0 {
-			if guess, value = find(text, at, members, last); value < 0 {
+		guess := int(follows[last])
+		if guess > 0 && starts(text, at, members[guess-1].name) {
+			at += len(members[guess-1].name) + len(`"":`)
+		} else {
+			if guess, at = find(text, at, members, last); at < 0 {
 				return odd
 			}
 			follows[last] = uint8(guess)
 		}
-		if at = members[guess-1].read(d, value, into); at < 0 {
+		if at = members[guess-1].read(d, at, into); at < 0 {
 			return odd
 		}
 		if at >= len(text) || text[at] != ',' {

@@ -35,6 +35,12 @@ func take(text []byte, at int, c byte) int {
 	return odd
 }
 
+// starts says whether a text goes on with a member of this name and its value, without space before that, as most do.
+func starts(text []byte, at int, name string) bool {
+	end := at + len(name) + 1
+	return end+2 < len(text) && text[end] == '"' && text[end+1] == ':' && text[end+2] > ' ' && text[at] == '"' && string(text[at+1:end]) == name
+}
+
 // named steps over a member's name and the colon to its value, if it is this name.
 func named(text []byte, at int, name string) int {
 	if at < len(text) && text[at] != '"' {
@@ -267,7 +273,7 @@ func (d *decoder) time(at int, into **timestamppb.Timestamp) int {
 		return odd
 	}
 	if d.stamp.time == nil || !bytes.Equal(raw, d.stamp.text) {
-		seconds, nanos, ok := parseTime(raw)
+		seconds, nanos, ok := d.today.parse(raw)
 		if !ok {
 			return odd
 		}
@@ -278,21 +284,23 @@ func (d *decoder) time(at int, into **timestamppb.Timestamp) int {
 	return at
 }
 
-// parseTime reads 2006-01-02T15:04:05Z, with or without a fraction.
-func parseTime(raw []byte) (seconds int64, nanos int32, ok bool) {
+// day is the last that was read: most times that follow each other are of one.
+type day struct {
+	text  [len("dddd-dd-dd")]byte
+	start int64 // seconds since 1970
+}
+
+// parse reads 2006-01-02T15:04:05Z, with or without a fraction.
+func (d *day) parse(raw []byte) (seconds int64, nanos int32, ok bool) {
 	const shape = "dddd-dd-ddTdd:dd:ddZ"
-	if len(raw) < len(shape) || raw[len(raw)-1] != 'Z' {
+	if len(raw) < len(shape) || raw[len(raw)-1] != 'Z' || !shaped(raw[len(d.text):], shape[len(d.text):len(shape)-1]) {
 		return 0, 0, false
 	}
-	for i, want := range []byte(shape[:len(shape)-1]) {
-		if want == 'd' && raw[i]-'0' > 9 || want != 'd' && raw[i] != want {
-			return 0, 0, false
-		}
+	if string(raw[:len(d.text)]) != string(d.text[:]) && !d.turn(raw, shape[:len(d.text)]) {
+		return 0, 0, false
 	}
-	pair := func(at int) int { return int(raw[at]-'0')*10 + int(raw[at+1]-'0') }
-	year, month, day := pair(0)*100+pair(2), pair(5), pair(8)
-	hour, minute, second := pair(11), pair(14), pair(17)
-	if year <= 1970 || month < 1 || month > 12 || day < 1 || hour > 23 || minute > 59 || second > 59 {
+	hour, minute, second := pair(raw, 11), pair(raw, 14), pair(raw, 17)
+	if hour > 23 || minute > 59 || second > 59 {
 		return 0, 0, false
 	}
 	if fraction := raw[len(shape)-1 : len(raw)-1]; len(fraction) > 0 {
@@ -309,6 +317,36 @@ func parseTime(raw []byte) (seconds int64, nanos int32, ok bool) {
 			nanos = nanos*10 + int32(digit)
 		}
 	}
-	at := time.Date(year, time.Month(month), day, hour, minute, second, 0, time.UTC)
-	return at.Unix(), nanos, at.Day() == day // the 31st of April would be the 1st of May
+	return d.start + int64(hour*3600+minute*60+second), nanos, true
 }
+
+// turn makes it the day of a time.
+func (d *day) turn(raw []byte, shape string) bool {
+	if !shaped(raw, shape) {
+		return false
+	}
+	year, month, date := pair(raw, 0)*100+pair(raw, 2), pair(raw, 5), pair(raw, 8)
+	if year <= 1970 || month < 1 || month > 12 || date < 1 {
+		return false
+	}
+	at := time.Date(year, time.Month(month), date, 0, 0, 0, 0, time.UTC)
+	if at.Day() != date { // the 31st of April would be the 1st of May
+		return false
+	}
+	copy(d.text[:], raw)
+	d.start = at.Unix()
+	return true
+}
+
+// shaped says whether a text begins with digits where the shape has d, and as the shape elsewhere.
+func shaped(raw []byte, shape string) bool {
+	for i, want := range []byte(shape) {
+		if want == 'd' && raw[i]-'0' > 9 || want != 'd' && raw[i] != want {
+			return false
+		}
+	}
+	return true
+}
+
+// pair is the number of two digits.
+func pair(raw []byte, at int) int { return int(raw[at]-'0')*10 + int(raw[at+1]-'0') }

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"math"
+	"slices"
 
 	"lowtide/rules/variable"
 )
@@ -170,6 +171,11 @@ func (n *branch) decides(s *variable.Sample, by *variable.Reading) bool {
 	}
 	n.reads(by)
 	return true
+}
+
+// BesideReads returns the variables on which Beside and Refutes depend; some may come twice.
+func (r *Rule) BesideReads() []variable.ID {
+	return slices.Concat(r.confirm.reads, r.refute.reads, r.with.reads)
 }
 
 // steadily says whether a branch is false, and whether nothing has changed of what makes it so.
