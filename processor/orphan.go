@@ -10,7 +10,7 @@ import (
 
 const (
 	orphanStep   = 15 * time.Minute
-	orphanPoints = 96               // then every second one goes
+	orphanPoints = 48               // then every second one goes
 	orphanFloor  = 4 << 20          // two quanta of the driver
 	settling     = 30 * time.Second // so long a process may take to be listed, or its memory to be given back
 	orphanFactor = 8                // σ that a step has to be larger than
@@ -78,7 +78,12 @@ func (o *orphan) tell(s *variable.Sample) {
 		x[i], y[i], spreads[i] = p.at.Sub(o.points[0].at).Hours(), p.low, p.high-p.low
 	}
 	sigma := max(orphanFloor, trend.Median(spreads))
-	steady := trend.Steady(x, y, sigma, 0, trend.CallHours)
+	var steady trend.SteadyResult
+	if trend.Moved(y) < 2*sigma {
+		steady.Growth = trend.Still(x, y)
+	} else {
+		steady = trend.Steady(x, y, sigma, 0, trend.CallHours)
+	}
 	g := steady.Growth
 	s.SetNumber(cardIDs.level, y[n-1])
 	s.SetNumber(cardIDs.growth, g.Slope)

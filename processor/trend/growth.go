@@ -84,6 +84,30 @@ func (s *Scratch) halved(ends, x, y []float64) (e, places, minima []float64) {
 	return s.ends[:n], x[:n], y[:n]
 }
 
+// Still returns the growth of a series that has stayed within its noise, x ascending: the least squares line, without what only the robust
+// statistics say. No call can be made below two sigma, so that they would not be worth their cost.
+func Still(x, y []float64) Growth {
+	x, y = common(x, y)
+	line, level := LineAndLevel(x, y)
+	growth := Growth{Points: len(x), Hours: unknown(), Slope: line.Slope, Low: line.Low, High: line.High, Z: unknown(), Serial: unknown(), Level: level}
+	if len(x) > 0 {
+		growth.Hours = known(x[len(x)-1] - x[0])
+	}
+	return growth
+}
+
+// Moved is the distance between the lowest value and the highest; 0 for none.
+func Moved(y []float64) float64 {
+	if len(y) == 0 {
+		return 0
+	}
+	low, high := y[0], y[0]
+	for _, v := range y {
+		low, high = min(low, v), max(high, v)
+	}
+	return high - low
+}
+
 // SteadyResult is the outcome of Steady with the growth it was decided on.
 type SteadyResult struct {
 	Called  bool

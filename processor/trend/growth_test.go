@@ -145,3 +145,18 @@ func TestSteady(t *testing.T) {
 		t.Errorf("a level not measured: %+v", got)
 	}
 }
+
+// A line of 2 MiB an hour with a point 1 MiB above it: by hand, least squares over 0, 1, 2, 3 hours.
+func TestStill(t *testing.T) {
+	got := Still([]float64{0, 1, 2, 3}, []float64{0, 2 * mib, 5 * mib, 6 * mib})
+	near(t, "Slope", got.Slope, 2.1*mib, 1e-12)
+	near(t, "Hours", got.Hours, 3, 0)
+	if got.Points != 4 || got.Robust || got.Z == got.Z || !(got.Low < 2.1*mib && got.High > 2.1*mib) {
+		t.Errorf("got %+v", got)
+	}
+	if none := Still(nil, nil); none.Points != 0 || none.Slope == none.Slope || none.Hours == none.Hours {
+		t.Errorf("of nothing: %+v", none)
+	}
+	near(t, "Moved", Moved([]float64{3, -1, 2}), 4, 0)
+	near(t, "Moved of none", Moved(nil), 0, 0)
+}

@@ -83,16 +83,7 @@ const spreadToCall = 2
 
 // moves says that the robust statistics are needed.
 func (c *call) moves(s *sight) bool {
-	return len(s.Level) > 0 && (c.called() || moved(s.Level) >= spreadToCall*s.Sigma)
-}
-
-// moved is the distance between the lowest level and the highest.
-func moved(level []float64) float64 {
-	low, high := level[0], level[0]
-	for _, v := range level {
-		low, high = min(low, v), max(high, v)
-	}
-	return high - low
+	return len(s.Level) > 0 && (c.called() || trend.Moved(s.Level) >= spreadToCall*s.Sigma)
 }
 
 // judge makes the calls anew from what was seen. It says whether what the growth follows is still to be worked out.
@@ -130,7 +121,7 @@ func (c *call) judge(series int, s *sight, w *Worker, at *desk) (owes bool) {
 			if from == 0 && early.Step > bigStep*s.Sigma {
 				from = early.StepAt
 			}
-			if from > 0 && moved(s.Level[from:]) >= spreadToCall*s.Sigma {
+			if from > 0 && trend.Moved(s.Level[from:]) >= spreadToCall*s.Sigma {
 				early = trend.Early(s.Hours[from:], s.Level[from:], s.Sigma, trend.CallHours)
 				steady, since = at.Steady(s.Hours[from:], s.Level[from:], s.Sigma, 0, trend.CallHours), from
 			}
@@ -178,12 +169,10 @@ func lasted(s *sight, from int) bool {
 // flat is the growth of a series that has not moved: its least squares line.
 func flat(s *sight) trend.Growth {
 	n := len(s.Level)
-	if moved(s.Level) == 0 && n >= 3 && s.Hours[n-1] > s.Hours[n-2] && slices.IsSorted(s.Hours) { // as of most handles: the line is known
+	if trend.Moved(s.Level) == 0 && n >= 3 && s.Hours[n-1] > s.Hours[n-2] && slices.IsSorted(s.Hours) { // as of most handles: the line is known
 		return trend.Growth{Points: n, Hours: s.Hours[n-1] - s.Hours[0], Z: nan, Serial: nan, Level: trend.Levelling{Ratio: nan, Halves: nan}}
 	}
-	line, level := trend.LineAndLevel(s.Hours, s.Level)
-	return trend.Growth{Points: len(s.Level), Hours: s.Hours[len(s.Hours)-1] - s.Hours[0], Slope: line.Slope, Low: line.Low, High: line.High,
-		Z: nan, Serial: nan, Level: level}
+	return trend.Still(s.Hours, s.Level)
 }
 
 // beginning is the index of the point from which a series grows: the last one before it left the level of its first points for good.

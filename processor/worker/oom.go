@@ -17,6 +17,10 @@ const (
 	// (kLargeBuffer, by default large_segment_size_mb; above that the request itself, rounded up to 2 MiB). That much free may still be
 	// too little.
 	segment = 20 << 20
+
+	// filled is the part of the limit that live memory has at least where its growth explains an OOM. Below it what was missing lies in
+	// what is loose, in a request that is as large, or elsewhere on the card.
+	filled = 2.0 / 3
 )
 
 // ooms counts failed allocations from all sides that report them: the observer in the worker, which has numbers and no text; the
@@ -154,6 +158,48 @@ func (o *ooms) within(at time.Time, window time.Duration) (n int) {
 	return n
 }
 
+// recallGrowth remembers, at an OOM, whether memory had been growing at quiet points until then. One step between two levels is no growth:
+// without the largest of them it must still have risen.
+func (w *Worker) recallGrowth(moment time.Time) {
+	if w.ooms.grew = within(moment, w.load.Room.RoseAt); w.ooms.grew {
+		return
+	}
+	points := w.points(nil)
+	for len(points) > 0 && !points[len(points)-1].at().Before(moment) {
+		points = points[:len(points)-1]
+	}
+	hours := hoursOf(nil, points)
+	for c := range w.calls {
+		series, _ := seriesOf(c)
+		if series != live && series != outside && series != anon {
+			continue
+		}
+		if w.calls[c].called() {
+			w.ooms.grew = true
+			return
+		}
+		if series == anon {
+			continue
+		}
+		var s sight
+		s.take(series, c, points, hours, make([]float64, 0, len(points)))
+		w.ooms.grew = w.ooms.grew || rising(s.Level, s.Sigma)
+	}
+}
+
+// rising says that levels rose by more than one step, and did not stop half-way.
+func rising(level []float64, sigma float64) bool {
+	n := len(level)
+	if n < 3 {
+		return false
+	}
+	rise, step := level[n-1]-level[0], 0.0
+	for i := 1; i < n; i++ {
+		step = max(step, level[i]-level[i-1])
+	}
+	return rise > 8*sigma && rise-step > 4*sigma && level[n-1] >= level[n/2]+4*sigma
+}
+
 // beforeReady says that the last OOM came before the engine could serve: before it said ready, else before its first work; of a process
 // without an engine, in its first ten minutes.
 func (w *Worker) beforeReady() bool {
@@ -184,6 +230,9 @@ func (w *Worker) fitsWithoutOthers(o *event.Oom) (fits, known bool) {
 		return false, false
 	}
 	requested, free, own := number(o.RequestedBytes), number(o.FreeBytes), number(o.AllocatedBytes)+zeroIfUnknown(number(o.ReservedUnallocatedBytes))
+	if own+requested > number(o.LimitBytes) || capped(o) {
+		return false, true
+	}
 	others, grown, more := number(o.OtherProcessesBytes), nan, nan
 	for i := range w.now.cards {
 		c := &w.now.cards[i]
@@ -205,9 +254,6 @@ func (w *Worker) fitsWithoutOthers(o *event.Oom) (fits, known bool) {
 	if others != others || own != own {
 		return false, false
 	}
-	if limit := number(o.LimitBytes); own+requested > limit {
-		return false, true
-	}
 	if requested > free+others {
 		return false, true
 	}
@@ -218,6 +264,34 @@ func (w *Worker) fitsWithoutOthers(o *event.Oom) (fits, known bool) {
 		return more > requested-free && more > grown, true
 	}
 	return others > own, true
+}
+
+// fills says that live memory was so much of what the allocator may hold that its growth can be why an allocation failed; also where
+// that is not known. The smaller of the cap and what there was at all is the limit.
+func fills(o *event.Oom) bool {
+	if o == nil || o.AllocatedBytes == nil {
+		return true
+	}
+	of := smaller(number(o.LimitBytes), number(o.AllocatedBytes)+zeroIfUnknown(number(o.ReservedUnallocatedBytes))+number(o.FreeBytes))
+	return !(number(o.AllocatedBytes) < filled*of)
+}
+
+// capped says that a cap of the process's own was hit, of an OOM that does not tell what was loose: the card had the request free in one
+// piece, and would have given more than the cap allows. The card's own size, which an observer gives as the limit, is none.
+func capped(o *event.Oom) bool {
+	return o.ReservedUnallocatedBytes == nil && number(o.RequestedBytes) <= number(o.FreeBytes)-segment &&
+		number(o.LimitBytes) < number(o.AllocatedBytes)+number(o.FreeBytes)
+}
+
+// withLoose adds how much was loose at least, where an OOM does not tell and what was live stayed under the cap that it hit: all else that
+// the cap counts.
+func withLoose(o *event.Oom) (completed *event.Oom, deduced bool) {
+	if !capped(o) || *o.LimitBytes < *o.AllocatedBytes || *o.LimitBytes-*o.AllocatedBytes < *o.RequestedBytes {
+		return o, false
+	}
+	completed = proto.CloneOf(o)
+	completed.ReservedUnallocatedBytes = event.Ptr(*o.LimitBytes - *o.AllocatedBytes - *o.RequestedBytes + 1)
+	return completed, true
 }
 
 // roomInTotal says whether what failed was there, though not in one piece: no more was asked for than was free and loose together; with

@@ -38,8 +38,13 @@ type progress struct {
 	// What the worker's GPUs did in each sample since the last progress.
 	Devices    int
 	Idle, Spin bool
-	Shared     bool
+	Shared     bool // in one of them at least
 	Seen       bool // the utilisation is read
+
+	// What the process itself holds, which nobody else on the card can move.
+	Held    uint64    // fingerprint
+	HeldAt  time.Time // it last changed; zero before it was read
+	Holding int       // readings since that change and the last progress
 
 	StalledAt  time.Time
 	StalledFor time.Duration // then
@@ -72,17 +77,37 @@ func (p *progress) observe(at time.Time, e *event.Engine, moved, first bool) {
 	p.Ever = p.Ever || moved
 	if moved || first || !working {
 		p.MovedAt, p.Samples = at, 0
-		p.Devices, p.Idle, p.Spin = 0, true, true
+		p.Devices, p.Idle, p.Spin, p.Shared = 0, true, true, false
+		p.Holding = 0
 	}
+}
+
+// holds takes the fingerprint of what the process holds. CPU time is no part of it: a process that hangs in a CUDA call or a collective
+// spins as fast as one that works.
+func (p *progress) holds(at time.Time, held uint64) {
+	if p.HeldAt.IsZero() || held != p.Held {
+		p.Held, p.HeldAt, p.Holding = held, at, 0
+		return
+	}
+	p.Holding++
+}
+
+// still is for how long the process has neither brought anything forward nor moved its own memory; zero where too few readings say so.
+func (p *progress) still(at time.Time) time.Duration {
+	if p.HeldAt.IsZero() || p.Holding < stallSamples {
+		return 0
+	}
+	return max(0, event.Ago(at, later(p.HeldAt, p.MovedAt)))
 }
 
 // device takes the utilisation of the busiest of the worker's GPUs.
 func (p *progress) device(at time.Time, utilization float64, shared bool) {
-	p.Seen, p.Shared = true, shared
+	p.Seen = true
 	if !at.After(p.MovedAt) {
 		return
 	}
 	p.Devices++
+	p.Shared = p.Shared || shared
 	p.Idle = p.Idle && utilization <= idleDevice
 	p.Spin = p.Spin && utilization >= spinDevice
 }
@@ -96,7 +121,8 @@ func (p *progress) spin() bool { return p.Spin && p.Devices >= stallSamples }
 // Requests that came since the last token while numbers still move are enough. While every field of the engine stands still, its metrics
 // say nothing by themselves: gauges freeze when a loop ends early, too (engine-metrics.md, 10). Then the device must agree: it spins,
 // with nobody else on it, or it idles although something waits. A number of running requests that is left behind on an idle device is a
-// frozen gauge.
+// frozen gauge. Where somebody else is on the device too, or nobody reads it, what it does says nothing about this process; but one that
+// works moves its own memory, whatever its metrics say.
 func (p *progress) stalled(at, warm time.Time) bool {
 	still := event.Ago(at, p.MovedAt)
 	if p.Running+p.Waiting == 0 || p.Sleeping || still < stallAfter || p.Samples < stallSamples || !p.Ever && at.Before(warm) {
@@ -115,19 +141,29 @@ func (p *progress) stalled(at, warm time.Time) bool {
 		return p.Waiting > 0
 	}
 	alone := p.Running == 1 && p.Waiting == 0
-	return p.spin() && !p.Shared && (!alone || still >= stallAlone)
+	if p.Devices >= stallSamples && !p.Shared {
+		return p.spin() && (!alone || still >= stallAlone)
+	}
+	if p.Waiting > 0 {
+		return p.still(at) >= stallAfter
+	}
+	return p.still(at) >= stallAlone
 }
 
-var progressIDs = struct{ seconds, frozen, stalled, idle, spin variable.ID }{
-	variable.Must("progress.seconds"), variable.Must("frozen.seconds"), variable.Must("symptom.stalled"), variable.Must("device.idle"),
-	variable.Must("device.spinning"),
+var progressIDs = struct{ seconds, frozen, still, stalled, idle, spin variable.ID }{
+	variable.Must("progress.seconds"), variable.Must("frozen.seconds"), variable.Must("still.seconds"), variable.Must("symptom.stalled"),
+	variable.Must("device.idle"), variable.Must("device.spinning"),
 }
 
 func (w *Worker) progressFeatures(at time.Time) {
 	l, s, p := &w.load, w.sample, &w.load.Progress
 	if p.Seen {
 		s.SetBool(progressIDs.idle, p.idle())
-		s.SetBool(progressIDs.spin, p.spin())
+		if p.Shared && p.spin() {
+			s.Unset(progressIDs.spin) // whose doing that is, nobody knows
+		} else {
+			s.SetBool(progressIDs.spin, p.spin())
+		}
 	}
 	if !l.Finished.Known && !l.Prompt.Known && !l.Generated.Known {
 		return // an engine that counts nothing cannot be seen to move
@@ -135,6 +171,9 @@ func (w *Worker) progressFeatures(at time.Time) {
 	if l.Fresh {
 		s.SetNumber(progressIDs.seconds, event.Ago(l.Last, p.MovedAt).Seconds())
 		s.SetNumber(progressIDs.frozen, event.Ago(l.Last, p.ChangedAt).Seconds())
+		if !p.HeldAt.IsZero() {
+			s.SetNumber(progressIDs.still, p.still(l.Last).Seconds())
+		}
 		if p.stalled(l.Last, l.Warm) {
 			p.StalledAt, p.StalledFor = l.Last, event.Ago(l.Last, p.MovedAt)
 		}
@@ -160,6 +199,9 @@ func (w *Worker) shared() bool {
 // observeDevice takes what the tick says about the worker's GPUs.
 func (w *Worker) observeDevice(at time.Time) {
 	w.load.Room.observe(w, at)
+	if w.now.freshAllocator {
+		w.load.Progress.holds(at, w.now.held())
+	}
 	if !w.now.freshDevice {
 		return
 	}

@@ -100,7 +100,6 @@ func (r *reading) levels(dst []float64, engine string) []float64 {
 	for i := range dst {
 		dst[i] = nan
 	}
-	pin := math.NaN()
 	for i := range r.cards {
 		c, of := &r.cards[i], dst[column(0, i):]
 		reserved := math.NaN()
@@ -115,10 +114,6 @@ func (r *reading) levels(dst []float64, engine string) []float64 {
 				of[inactiveSplit] = number(a.InactiveSplitBytes)
 			}
 			of[graphs] = number(a.PrivatePoolBytes)
-			// The host allocator is one for the process: each GPU's line repeats it.
-			if v := number(a.PinnedAllocatedBytes); !(v <= pin) && !math.IsNaN(v) {
-				pin = v
-			}
 		}
 		if p := c.process; p != nil && r.freshGPU {
 			of[outside] = number(p.UsedBytes) - reserved
@@ -127,20 +122,39 @@ func (r *reading) levels(dst []float64, engine string) []float64 {
 	if e := r.engine; e != nil && r.freshEngine && e.KvUsage != nil {
 		dst[column(kv, 0)] = *e.KvUsage - e.GetKvEvictable()
 	}
-	dst[column(pinned, 0)] = pin
+	pin := r.pinned()
+	if pin == pin && r.freshAllocator {
+		dst[column(pinned, 0)] = pin
+	}
 	if r.process != nil && r.freshProcess {
 		r.host(dst, pin)
 	}
 	return dst
 }
 
-// host fills the series of the host process. Swap counts, since a swapped leak leaves RSS flat.
+// pinned is what PyTorch's host allocator was last read to hold; NaN when it never told. It is one for the process: each GPU's line
+// repeats it.
+func (r *reading) pinned() float64 {
+	most := nan
+	for i := range r.cards {
+		if a := r.cards[i].allocator; a != nil {
+			if v := number(a.PinnedAllocatedBytes); !(v <= most) && v == v {
+				most = v
+			}
+		}
+	}
+	return most
+}
+
+// host fills the series of the host process. Swap counts, since a swapped leak leaves RSS flat. What the kernel counts as pinned is not
+// what PyTorch's host allocator does: where that has ever told, the series is its own and waits for its next word, rather than going to
+// and fro between the two.
 func (r *reading) host(dst []float64, pin float64) {
 	p := r.process
-	if kernel := number(p.PinnedKernelBytes); !(kernel <= pin) && !math.IsNaN(kernel) {
-		pin = kernel // others than PyTorch pin, too
+	if math.IsNaN(pin) {
+		pin = number(p.PinnedKernelBytes)
+		dst[column(pinned, 0)] = pin
 	}
-	dst[column(pinned, 0)] = pin
 	if math.IsNaN(pin) {
 		pin = 0
 	}
@@ -189,6 +203,27 @@ func (r *reading) allocated() float64 {
 				sum = 0
 			}
 			sum += float64(*a.AllocatedBytes)
+		}
+	}
+	return sum
+}
+
+// held changes when what PyTorch holds or has counted does, on any of the GPUs, or what the process uses there.
+func (r *reading) held() (sum uint64) {
+	weight := uint64(1)
+	for i := range r.cards {
+		c := &r.cards[i]
+		if a := c.allocator; a != nil {
+			for _, v := range [...]*uint64{a.AllocatedBytes, a.ReservedBytes, a.ActiveBytes, a.RequestedBytes, a.AllocatedPeakBytes, a.ReservedPeakBytes,
+				a.InactiveSplitBytes, a.PrivatePoolBytes, a.AllocRetriesTotal, a.OomsTotal, a.DeviceAllocsTotal, a.DeviceFreesTotal, a.PinnedAllocatedBytes,
+				a.PinnedActiveBytes, a.CompilesTotal} {
+				weight *= 0x9e3779b97f4a7c15 // odd, as in fingerprint
+				sum += orAbsent(v) * weight
+			}
+		}
+		if p := c.process; p != nil {
+			weight *= 0x9e3779b97f4a7c15
+			sum += orAbsent(p.UsedBytes) * weight
 		}
 	}
 	return sum

@@ -10,11 +10,12 @@ import (
 
 var oomIDs = struct {
 	count, happened, grew, kind, beforeReady, fits                                 variable.ID
-	ofDevice, roomInTotal, part, size                                              variable.ID
+	ofDevice, roomInTotal, deduced, part, size                                     variable.ID
 	requested, free, limit, allocated, reservedUnallocated, privatePoolFree, other variable.ID
 }{
 	variable.Must("oom.count"), variable.Must("symptom.oom"), variable.Must("grew.before_oom"), variable.Must("oom.kind"), variable.Must("oom.before_ready"),
-	variable.Must("oom.fits_without_others"), variable.Must("oom.of_device"), variable.Must("oom.room_in_total"), variable.Must("oom.part"), variable.Must("oom.size"),
+	variable.Must("oom.fits_without_others"), variable.Must("oom.of_device"), variable.Must("oom.room_in_total"),
+	variable.Must("oom.room_deduced"), variable.Must("oom.part"), variable.Must("oom.size"),
 	variable.Must("oom.requested_bytes"), variable.Must("oom.free_bytes"), variable.Must("oom.limit_bytes"),
 	variable.Must("oom.allocated_bytes"), variable.Must("oom.reserved_unallocated_bytes"), variable.Must("oom.private_pool_free_bytes"),
 	variable.Must("oom.other_processes_bytes"),
@@ -32,7 +33,7 @@ func (w *Worker) oomFeatures(at time.Time) {
 	if len(o.times) == 0 {
 		return
 	}
-	s.SetBool(oomIDs.grew, o.grew)
+	s.SetBool(oomIDs.grew, o.grew && fills(o.last))
 	s.SetBool(oomIDs.beforeReady, w.beforeReady())
 	if o.last == nil {
 		return
@@ -61,7 +62,9 @@ func (w *Worker) oomFeatures(at time.Time) {
 	s.SetNumber(oomIDs.other, number(o.last.OtherProcessesBytes))
 	s.SetBool(oomIDs.ofDevice, ofDevice(o.last))
 	s.SetNumber(oomIDs.part, partOf(o.last))
-	if room, known := roomInTotal(o.last); known {
+	last, deduced := withLoose(o.last)
+	s.SetBool(oomIDs.deduced, deduced)
+	if room, known := roomInTotal(last); known {
 		s.SetBool(oomIDs.roomInTotal, room)
 	} else {
 		s.Unset(oomIDs.roomInTotal)
@@ -114,7 +117,7 @@ func (w *Worker) Symptoms(onset time.Time) (out []event.Symptom) {
 		add("preemption", l.Storm.At, strconv.FormatFloat(per, 'f', 2, 64)+" preemptions for each finished request")
 	}
 	if p := &l.Progress; within(w.Last, p.StalledAt) {
-		add("stalled", p.StalledAt, "no token for "+p.StalledFor.String()+" while work was accepted")
+		add("stalled", p.StalledAt, "no token for "+p.StalledFor.Round(time.Second).String()+" while work was accepted")
 	}
 	return out
 }

@@ -131,7 +131,7 @@ func (w *Worker) news(e *event.Event, at time.Time) (closed bool) {
 	switch {
 	case e.Oom != nil:
 		w.ooms.event(at, e.Oom)
-		w.noteGrowth(at)
+		w.recallGrowth(at)
 		w.features(at)
 		return true
 	case e.Xid != nil:
@@ -192,7 +192,7 @@ func (w *Worker) Close() bool {
 		w.ready = w.tick
 	}
 	if w.ooms.counter(w.tick, w.now.oomsTotal()) {
-		w.noteGrowth(w.tick)
+		w.recallGrowth(w.tick)
 	}
 	w.level = w.now.levels(w.level, w.Who.GetEngine())
 	if more := len(w.level) - len(w.calls); more > 0 {
