@@ -26,6 +26,10 @@ class Faults:
         """Whether the request being aborted keeps its KV blocks for ever."""
         return False
 
+    def hangs(self):
+        """Whether the step that is due never returns, while the front end still takes requests in."""
+        return False
+
     def tick(self, now):
         """Called once a turn of the loop, before the step. May raise what an allocation raises."""
 
@@ -76,6 +80,11 @@ class Engine:
         for request in self.client.hang_ups(now):
             self._abort(request, outcome)
         self._guard(lambda: self.faults.tick(now), (), outcome)
+        if self.faults.hangs():
+            self.metrics.record(outcome)
+            self._show()
+            self._idle()
+            return
         step = self.scheduler.schedule()
         outcome.preemptions = len(step.preempted)
         if step:

@@ -102,6 +102,34 @@ class EveryAbort(Faults):
             self._act()
 
 
+class Behind(EveryAbort):
+    """Drops a tensor behind a stream that stands still, and says at each turn that the engine gets on."""
+
+    def __init__(self, backlog, size):
+        EveryAbort.__init__(self, lambda: backlog.send(size))
+        self._backlog = backlog
+
+    def tick(self, now):
+        self._backlog.beat()
+
+    def close(self):
+        self._backlog.close()
+
+
+class Hang(At):
+    """From a second on no step returns."""
+
+    def __init__(self, seconds):
+        At.__init__(self, [seconds], self._hang)
+        self._hung = False
+
+    def _hang(self):
+        self._hung = True
+
+    def hangs(self):
+        return self._hung
+
+
 class Graphs(EveryAbort):
     """Captures a graph for a shape that was not there before, at every third abort: each is a little larger than the one before."""
 
@@ -178,12 +206,12 @@ class Cache(Faults):
 
 
 class PlantedFaults(Faults):
-    """What the flags plant. limit is the bytes that never fit, driver the way to memory outside torch, tell(name) hears of each
-    fault's first effect."""
+    """What the flags plant. limit is the bytes that never fit, driver the way to memory outside torch, backlog what --backlog-mib goes
+    to; tell(name) hears of each fault's first effect."""
 
-    def __init__(self, options, model, driver, limit, memory=None, tell=None):
+    def __init__(self, options, model, driver, limit, memory=None, tell=None, backlog=None):
         self._tell, self._told = tell or (lambda name: None), set()
-        self._memory = memory
+        self._backlog = backlog
         ask = lambda: model.ask(options.oom_mib * MIB if options.oom_mib else limit)
         oversize = lambda: model.oversize(model.oversize_tokens(limit))
         self._native = Native(driver, options.leak_mib * MIB) if driver is not None and options.leak == "native" else None
@@ -194,7 +222,8 @@ class PlantedFaults(Faults):
             ("oom", options.oom_at_seconds and At(options.oom_at_seconds, ask)),
             ("oversize", options.oversize_at_seconds and At(options.oversize_at_seconds, oversize)),
             ("fragment", options.fragment_at_seconds and Fragment(memory, model.ask, options.fragment_at_seconds, limit)),
-            ("backlog", options.backlog_mib and EveryAbort(lambda: memory.send(options.backlog_mib * MIB))),
+            ("backlog", options.backlog_mib and Behind(backlog, options.backlog_mib * MIB)),
+            ("hang", options.hang_at_seconds is not None and Hang(options.hang_at_seconds)),
             ("graphs", options.graph_mib and Graphs(memory, options.graph_mib * MIB)),
             ("pinned", options.pin_mib and EveryAbort(lambda: memory.pin(options.pin_mib * MIB))),
             ("host", options.host_mib and HostMemory(options.host_mib * MIB)),
@@ -212,6 +241,11 @@ class PlantedFaults(Faults):
     def native_failures(self):
         """How often there was none left."""
         return self._native.failures if self._native else 0
+
+    @property
+    def backlog_releases(self):
+        """How often the stream that stands still had to be let go."""
+        return self._backlog.releases if self._backlog is not None else 0
 
     def _each(self, act, happened=lambda fault: True):
         for name, fault in self._all:
@@ -237,14 +271,15 @@ class PlantedFaults(Faults):
                     self._tell(name)
         return held
 
+    def hangs(self):
+        return any([fault.hangs() for _, fault in self._all])
+
     def tick(self, now):
         self._each(lambda fault: fault.tick(now), lambda fault: isinstance(fault, At) and fault.due(now))
 
     def close(self):
         for _, fault in self._all:
             fault.close()
-        if self._memory is not None:
-            self._memory.close()
 
 
 def acts_on(hook):

@@ -22,7 +22,7 @@ import recordings
 import rows
 import table
 import verdict
-from rig import HERE, STRETCH, Follower, Rig, tail
+from rig import HERE, STRETCH, Follower, Rig, children, tail
 from wire import Broker, Ear
 
 START_SECONDS = 180  # until all serve: torch is read from a cold disk, and every shape is run once
@@ -270,13 +270,18 @@ class Matrix(Rig):
         out = {"rows": results, "faults": self.faults, "evidence": self.evidence, "machine": self.machine, "stretch": STRETCH, "sources": self.statuses,
                "seconds": None if self.zero is None else round(time.monotonic() - self.zero), "elsewhere": lost,
                "probe": self.ear.summary() if self.ear else None, "cost": self.said_all("cost"), "snapshots": self.snapshots_kept(),
-               "steps": {r["row"]: {k: (r["summary_line"] or {}).get(k) for k in ("steps", "step_p50_seconds", "step_p99_seconds", "step_seconds_total")}
-                         for r, row in zip(results, self.rows) if row.watch != "collector" or row.name == "healthy"},
+               "steps": {r["row"]: self.steps(r) for r, row in zip(results, self.rows)
+                         if row.watch != "collector" or row.name == "healthy" or self.snapshots.get(r["pid"])},
                "findings": [{k: v for k, v in f.items() if k not in ("worker", "advice", "not_assessable", "counter_evidence")} for f in self.found]}
         if self.faults or any(r["faults"] for r in results):
             out["up_stderr"] = tail(self.at("up.err"), 20000)
             out["stderr"] = {name: tail(self.at(name + ".err")) for name, _ in self.ended if name not in self.process and name != "up"}
         return out
+
+    def steps(self, result):
+        """How long a worker's steps took by its own account, and how many snapshots were taken of it meanwhile."""
+        keys = ("steps", "step_p50_seconds", "step_p99_seconds", "step_max_seconds", "step_seconds_total")
+        return dict({key: (result["summary_line"] or {}).get(key) for key in keys}, snapshots=len(self.snapshots.get(result["pid"], [])))
 
     def said_all(self, name):
         """A process's stdout as JSON, None where it is none."""
@@ -295,15 +300,6 @@ class Matrix(Rig):
 def note(text):
     """One line of what goes on, to stderr."""
     print("%s %s" % (time.strftime("%H:%M:%S"), text), file=sys.stderr, flush=True)
-
-
-def children(pid):
-    """The pids of a process's children."""
-    try:
-        with open("/proc/%d/task/%d/children" % (pid, pid), encoding="ascii") as handle:
-            return [int(word) for word in handle.read().split()]
-    except OSError:
-        return []
 
 
 def device_of(options):
@@ -346,7 +342,7 @@ def parse(argv):
     add("--only", type=lambda text: [name for name in text.split(",") if name], default=[], metavar="NAME,NAME", help="these rows only")
     add("--list", action="store_true", help="print the rows and end")
     add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: the rows that need no GPU, tiny")
-    add("--seconds", type=float, default=320.0, help="serve at most so long")
+    add("--seconds", type=float, default=360.0, help="serve at most so long")
     add("--least", type=float, default=250.0, help="serve at least so long, so that the healthy rows have their hours")
     add("--first-port", type=int, default=8100, help="of the workers' metrics, one port a row; 0 takes free ones")
     add("--evidence", choices=("on", "off"), default="on", help="off: neither snapshots nor holders are asked for or wanted")

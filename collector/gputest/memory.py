@@ -1,4 +1,5 @@
-"""Memory of one GPU, held in the ways in which servers come to hold it wrongly: in pieces, behind a stream, in graphs' pools, pinned.
+"""Memory of one GPU, held in the ways in which servers come to hold it wrongly: in pieces, in graphs' pools, pinned; backlog.py has it
+behind a stream.
 
 Each method asks PyTorch's allocator for what a server would ask it for and keeps what that server would keep, so that the
 allocator itself makes the trouble. The torch module is handed in: nothing here is imported where torch is not.
@@ -6,23 +7,18 @@ allocator itself makes the trouble. The torch module is handed in: nothing here 
 
 MIB = 1 << 20
 HOLE, SURVIVOR = 62 * MIB, 2 * MIB  # of one segment; both above 1 MiB, or the allocator would not split one off the other
-SPIN_CYCLES = 10 ** 12  # some eight minutes at 2 GHz
 
 
 class Memory:
-    """What is kept on one device. driver is the way to what torch has no function for, None where nothing needs it."""
+    """What is kept on one device."""
 
-    def __init__(self, torch, device, driver=None):
+    def __init__(self, torch, device):
         self.survivors = []  # small tensors that keep their segments from being given back
         self.graphs = []
         self.pinned = []
         self.cache = {}
-        self.backlog_bytes = 0
         self._torch = torch
         self._device = device
-        self._driver = driver
-        self._side = None
-        self._flag = None
         self._input = None
 
     def bytes(self, size):
@@ -53,33 +49,6 @@ class Memory:
             if begin <= kept[-1].data_ptr() < end:
                 return
         raise RuntimeError("fragment memory: no block of %d bytes came from the segment that was just opened" % size)
-
-    # A stream that never gets on.
-
-    def send(self, size):
-        """Hands a tensor to a stream that stands still, and drops it: the allocator may not use its memory before that stream has passed."""
-        if self._side is None:
-            self._stand_still()
-        tensor = self.bytes(size)
-        tensor.record_stream(self._side)
-        self.backlog_bytes += size
-
-    def _stand_still(self):
-        torch = self._torch
-        self._side = torch.cuda.Stream(self._device)
-        self._flag = torch.zeros(1, dtype=torch.int32).pin_memory()
-        try:
-            self._driver.wait_value(self._side.cuda_stream, self._flag.data_ptr(), 1)
-        except (AttributeError, RuntimeError):  # an older driver, or a device without: then a kernel spins, which costs others time
-            with torch.cuda.stream(self._side):
-                torch.cuda._sleep(SPIN_CYCLES)
-        if self._side.query():
-            raise RuntimeError("hold a stream: it has passed what it should wait for")
-
-    def close(self):
-        """Lets the stream go, so that the process can end."""
-        if self._flag is not None:
-            self._flag[0] = 1
 
     # Graphs.
 

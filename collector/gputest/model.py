@@ -115,6 +115,10 @@ class Model:
                 table = [0] * -(-width // self.block_size)
                 for batch in range(sequences, 0, -1):
                     picked = self._decode([[0] * width] * batch, [table] * batch)
+            picked = picked.repeat(sequences)
+            for prefills in range(sequences):  # how the tokens of a step are put together depends on how many of which there are
+                for decodes in range(1, sequences - prefills + 1):
+                    torch.cat([picked[:1].clone() for _ in range(prefills)] + [picked[:decodes].clone()])
             picked.tolist()
 
     def _prefill(self, tokens, table):

@@ -60,6 +60,15 @@ def tail(path, size=TAIL_BYTES):
         return ""
 
 
+def children(pid):
+    """The pids of a process's children."""
+    try:
+        with open("/proc/%d/task/%d/children" % (pid, pid), encoding="ascii") as handle:
+            return [int(word) for word in handle.read().split()]
+    except OSError:
+        return []
+
+
 class Rig:
     """The processes of one run and their files in one folder. faults is what went wrong with the rig itself."""
 

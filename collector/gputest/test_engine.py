@@ -144,6 +144,24 @@ class EngineTest(unittest.TestCase):
         self.assertNotIn("error", got["finished"])
         self.assertEqual(ticks, sorted(ticks))
 
+    def test_an_engine_that_hangs_takes_requests_in_and_answers_none_until_the_drain_is_over(self):
+        class Hangs(Faults):
+            def tick(self, now):
+                self.now = now
+
+            def hangs(self):
+                return self.now >= 17
+
+        world = World()
+        made, lines = engine(world, faults=Hangs())
+        made.run(lambda: False, seconds=60, drain_seconds=5)
+        self.assertRegex(lines[-1], r"^draining: [1-9]\d* running, [1-9]\d* waiting$")
+        self.assertLess(abs(world.now - 65), 0.1)
+        got = made.summary()
+        self.assertEqual(made.model.steps, got["steps"])
+        self.assertGreater(got["finished"]["abort"], 40)  # bursts at 30 and 45, whom nobody answers: 5 a second for 5 s
+        self.assertEqual(sum(got["finished"].values()), got["sent"])
+
     def test_a_held_pool_admits_nobody_and_the_drain_ends_all_the_same(self):
         class Holds(Faults):
             def holds_blocks(self):

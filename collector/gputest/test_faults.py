@@ -31,13 +31,30 @@ def planted(argv, limit=8 << 30):
 
 class FaultsTest(unittest.TestCase):
     def test_each_flag_asks_memory_for_its_mebibytes_at_an_abort(self):
-        for flag, method in (("--backlog-mib", "send"), ("--pin-mib", "pin")):
-            faults, _, memory, told = planted([flag, "24"])
-            faults.aborted(Request)
-            faults.finished(Request)
-            faults.tick(1e9)
-            self.assertEqual(memory.said, [(method, 25165824)])
-            self.assertEqual(len(told), 1)
+        faults, _, memory, told = planted(["--pin-mib", "24"])
+        faults.aborted(Request)
+        faults.finished(Request)
+        faults.tick(1e9)
+        self.assertEqual((memory.said, told), ([("pin", 25165824)], ["pinned"]))
+
+    def test_a_backlog_is_fed_by_aborts_hears_of_every_turn_and_is_let_go_at_the_end(self):
+        backlog, told = Memory(), []
+        faults = PlantedFaults(worker.parse(["--backlog-mib", "24"]), None, None, 1, None, told.append, backlog)
+        faults.tick(1)
+        self.assertEqual(told, [])
+        faults.aborted(Request)
+        faults.finished(Request)
+        faults.close()
+        self.assertEqual((backlog.said, told), ([("beat",), ("send", 25165824), ("close",)], ["backlog"]))
+
+    def test_a_hang_begins_at_its_second(self):
+        faults, _, _, told = planted(["--hang-at-seconds", "70"])
+        faults.tick(69.9)
+        self.assertEqual((faults.hangs(), told), (False, []))
+        faults.tick(70)
+        self.assertEqual((faults.hangs(), told), (True, ["hang"]))
+        faults.tick(71)
+        self.assertEqual((faults.hangs(), told), (True, ["hang"]))
 
     def test_every_third_abort_captures_a_graph_of_a_shape_of_its_own(self):
         memory = Memory()
@@ -118,12 +135,11 @@ class FaultsTest(unittest.TestCase):
         self.assertEqual((len(model.said), told), (3, ["kv", "retain"]))
 
     def test_the_end_lets_everything_go(self):
-        faults, _, memory, _ = planted(["--leak-threads", "2", "--leak-files", "2"])
+        faults, _, _, _ = planted(["--leak-threads", "2", "--leak-files", "2"])
         faults.aborted(Request)
         before = threading.active_count()
         faults.close()
         self.assertEqual(threading.active_count(), before - 2)
-        self.assertEqual(memory.said, [("close",)])
 
 
 class FlagsTest(unittest.TestCase):

@@ -67,11 +67,12 @@ class MatrixTest(unittest.TestCase):
             self.assertEqual({name: row["faults"] for name, row in by.items()}, {
                 "healthy": [], "fd-leak": [], "thread-leak": ["no thread_leak was found"],
                 "kv-block-leak": ["also found: retention", "no kv_block_leak was found"]})
-            self.assertEqual((by["fd-leak"]["class"], by["fd-leak"]["state"], by["fd-leak"]["replay"]), ("fd_leak", "confirmed", "the same"))
+            self.assertEqual((by["fd-leak"]["class"], by["fd-leak"]["state"], by["fd-leak"]["replay"]),
+                             ("fd_leak", "confirmed", {"differs": [], "faults": []}))
             self.assertIn("draining", by["thread-leak"]["stderr"])
             self.assertIn("a fake is up", got["up_stderr"])
-            self.assertRegex(out.stdout, r"(?m)^fd-leak +fd_leak +fd_leak +confirmed +ticket .* the same +ok$")
-            self.assertRegex(out.stdout, r"(?m)^thread-leak +thread_leak +nothing .*FAILED$")
+            self.assertRegex(out.stdout, r"(?m)^fd-leak +fd_leak +fd_leak +confirmed +ticket .* the same, right +ok$")
+            self.assertRegex(out.stdout, r"(?m)^thread-leak +thread_leak +nothing .* the same, wrong +FAILED$")
             self.assertIn("kv-block-leak: also found: retention", out.stdout)
             self.assertEqual(sorted(os.listdir(os.path.join(folder, "out", "matrix"))), ["fd-leak.ndjson.gz", "healthy.ndjson.gz", "labels.json"])
             self.assertEqual(sorted(os.listdir(os.path.join(folder, "out", "failed"))), ["kv-block-leak.ndjson.gz", "thread-leak.ndjson.gz"])

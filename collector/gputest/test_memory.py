@@ -67,7 +67,7 @@ class Device:
 
 class Tensor:
     def __init__(self, device, size):
-        self._device, self._size, self._at, self.streams = device, size, device.allocate(size), []
+        self._device, self._size, self._at = device, size, device.allocate(size)
 
     def data_ptr(self):
         return self._at
@@ -77,10 +77,6 @@ class Tensor:
 
     def numel(self):
         return self._size
-
-    def record_stream(self, stream):
-        self.streams.append(stream)
-        stream.sent.append(self._size)
 
     def __del__(self):
         if hasattr(self, "_at"):
@@ -93,30 +89,12 @@ class Torch:
     uint8 = int32 = float32 = None
 
     def __init__(self, limit):
-        self.device, self.slept, self.pinned = Device(limit), [], []
+        self.device, self.pinned = Device(limit), []
         torch = self
 
-        class Stream:
-            cuda_stream, passed = 77, False
-
-            def __init__(self, device):
-                self.sent = []
-
-            def query(self):
-                return self.passed
-
-            def __enter__(self):
-                return self
-
-            def __exit__(self, *error):
-                return False
-
         class Cuda:
-            stream = staticmethod(lambda stream: stream)
             memory_reserved = staticmethod(lambda device: torch.device.reserved)
-            _sleep = staticmethod(torch.slept.append)
 
-        Cuda.Stream = Stream
         self.cuda = Cuda()
 
     def empty(self, size, device=None, dtype=None, pin_memory=False):
@@ -124,23 +102,6 @@ class Torch:
             self.pinned.append(size)
             return object()
         return Tensor(self.device, size)
-
-    def zeros(self, size, dtype=None):
-        class Flag(list):
-            pin_memory = lambda flag: flag
-            data_ptr = lambda flag: 4096
-
-        return Flag([0])
-
-
-class Driver:
-    def __init__(self, fails=False):
-        self.waits, self.fails = [], fails
-
-    def wait_value(self, *args):
-        if self.fails:
-            raise RuntimeError("cuStreamWaitValue32_v2: 801 CUDA_ERROR_NOT_SUPPORTED")
-        self.waits.append(args)
 
 
 class FragmentTest(unittest.TestCase):
@@ -176,33 +137,6 @@ class FragmentTest(unittest.TestCase):
         self.assertEqual(first, limit // (HOLE + SURVIVOR))
         self.assertEqual(memory.fragment(limit), 0)
         self.assertEqual(len(memory.survivors), first)
-
-
-class BacklogTest(unittest.TestCase):
-    def test_tensors_are_dropped_behind_a_stream_that_waits_for_a_word(self):
-        torch, driver = Torch(1 << 30), Driver()
-        memory = Memory(torch, "cuda:0", driver)
-        memory.send(16 * MIB)
-        memory.send(16 * MIB)
-        self.assertEqual(driver.waits, [(77, 4096, 1)])
-        self.assertEqual((memory._side.sent, memory.backlog_bytes, torch.slept), ([16 * MIB] * 2, 32 * MIB, []))
-        self.assertEqual(memory._flag[0], 0)
-        memory.close()
-        self.assertEqual(memory._flag[0], 1)
-
-    def test_where_the_driver_cannot_wait_a_kernel_spins(self):
-        torch = Torch(1 << 30)
-        Memory(torch, "cuda:0", Driver(fails=True)).send(MIB)
-        self.assertEqual(torch.slept, [10 ** 12])
-
-    def test_a_stream_that_passed_is_no_backlog(self):
-        torch = Torch(1 << 30)
-        torch.cuda.Stream.passed = True
-        with self.assertRaisesRegex(RuntimeError, "has passed"):
-            Memory(torch, "cuda:0", Driver()).send(MIB)
-
-    def test_the_end_of_a_worker_without_one(self):
-        Memory(Torch(1 << 30), "cuda:0").close()
 
 
 class CacheTest(unittest.TestCase):

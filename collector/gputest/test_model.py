@@ -53,6 +53,22 @@ class ModelTest(unittest.TestCase):
         made.keep(1 << 20)
         self.assertEqual((len(made.kept), made.kept_bytes), (1, 1 << 20))
 
+    def test_a_warm_up_puts_tokens_together_in_every_way_that_a_step_can(self):
+        made = transformer.Model(Shape(1, 64, 4, 2, 128, 500, 128), transformer.devices_for("cpu", 1), 40, 16, torch.float32, 3)
+        seen, kept = set(), torch.cat
+
+        def cat(tensors, *args, **named):
+            if tensors[0].dtype == torch.int64:
+                seen.add(tuple(tensor.shape[0] for tensor in tensors))
+            return kept(tensors, *args, **named)
+
+        torch.cat = cat
+        try:
+            made.warm_up(3, 64)
+        finally:
+            torch.cat = kept
+        self.assertEqual(seen, {(1,), (2,), (3,), (1, 1), (1, 2), (1, 1, 1)})
+
     def test_what_counts_as_out_of_memory(self):
         made = transformer.Model(Shape(1, 64, 4, 2, 128, 500, 256), transformer.devices_for("cpu", 1), 40, 16, torch.float32, 3)
         self.assertTrue(made.is_oom(RuntimeError("CUDA error: out of memory")))
@@ -79,7 +95,8 @@ class ModelTest(unittest.TestCase):
                                                                       ("finished_reason", "abort")})]
         process.send_signal(signal.SIGTERM)
         out, log = process.communicate(timeout=60)
-        end = json.loads(out)
+        first, end = (json.loads(line) for line in out.splitlines())
+        self.assertEqual(first["planted"], "retain")
         self.assertEqual(process.returncode, 0, log)
         self.assertEqual(sum(end["finished"].values()), end["sent"])
         self.assertEqual((end["free_blocks"], end["ooms"]), (24, 0))

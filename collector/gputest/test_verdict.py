@@ -1,8 +1,10 @@
 import ast
+import io
 import os
 import unittest
 
 import rows
+import table
 import verdict
 import worker
 
@@ -49,7 +51,7 @@ class JudgeTest(unittest.TestCase):
                 ([], "no retention was found", {}),
                 ([finding()], "retention is suspected, must be confirmed", {}),
                 ([good, finding("native_growth")], "also found: native_growth", {}),
-                ([dict(good, severity="page")], "is a page, must be a ticket", {}),
+                ([dict(good, severity="page")], "is page, must be ticket", {}),
                 ([finding(incident="other"), good], "2 incidents", {}),
                 ([good, finding(state="resolved", resolution="24 h without it")], "it was resolved: 24 h", {}),
                 ([finding(state="confirmed")], "the first holder is None, must be keep in model.py", {}),
@@ -58,6 +60,17 @@ class JudgeTest(unittest.TestCase):
                 ([good], "no snapshot came", {"snapshots": ()}),
                 ([good], "no snapshot of 1 shows it", {"snapshots": ({"stacks": [{"live_bytes": 1}]},)})):
             self.assertIn(words, "; ".join(self.judge(ROW, findings, **more)["faults"]))
+
+    def test_on_a_shared_card_a_ticket_may_be_a_page(self):
+        row = rows.Row("fd-leak", "x", "", "fd_leak")
+        for severity, faults in (("ticket", []), ("page", []), ("info", ["fd_leak is info, must be ticket or page"])):
+            self.assertEqual(self.judge(row, [finding("fd_leak", "confirmed", severity)])["faults"], faults)
+
+    def test_a_second_verdict_is_compared_with_the_first(self):
+        live = {"class": "retention", "state": "confirmed", "severity": "page", "others": [], "holder": "a.py:1 f", "suspected_seconds": 200.0}
+        self.assertEqual(verdict.differences(live, dict(live, suspected_seconds=190.0)), [])
+        self.assertEqual(verdict.differences(live, dict(live, severity="ticket", others=["cotenant"], holder=None)),
+                         ["severity ticket, live page", "other classes cotenant, live none", "holder none, live a.py:1 f"])
 
     def test_without_evidence_the_class_is_enough(self):
         self.assertEqual(self.judge(ROW, [finding(state="confirmed")], snapshots=(), evidence=False)["faults"], [])
@@ -79,34 +92,26 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual([verdict.SHOWS["private"](s, []) for s in ({}, {"private_bytes": 65 * MIB})], [False, True])
 
 
-class CutTest(unittest.TestCase):
-    def test_a_recording_has_its_own_process_and_the_host(self):
-        host = {"cluster": "lab", "name": "a", "boot_id": "b"}
-        own = {"host": host, "worker": {"pid": 9}, "process": {"fds": 3}}
-        self.assertEqual(verdict.cut(own, 9)["process"], {"fds": 3})
-        self.assertEqual(verdict.cut(own, 9)["host"]["boot_id"], verdict.BOOT)
-        self.assertEqual(host["boot_id"], "b")
-        self.assertIsNone(verdict.cut({"worker": {"pid": 8}, "process": {}}, 9))
-        self.assertIsNone(verdict.cut({"xid": {"pid": 8, "code": 31}}, 9))
-        self.assertIsNotNone(verdict.cut({"xid": {"pid": 9, "code": 31}}, 9))
-        self.assertIsNone(verdict.cut({"xid": {"code": 31}}, 9))
-        self.assertIsNotNone(verdict.cut({"xid": {"code": 31}}, 9, faulty=True))
-        self.assertIsNone(verdict.cut({"xid": {"pid": 8, "code": 31}}, 9, faulty=True))
-        card = verdict.cut({"host": host, "gpu": {"uuid": "GPU-x", "used_bytes": 5, "processes_complete": True}}, 9)
-        self.assertEqual(card["gpu"], {"uuid": "GPU-x", "used_bytes": 5})
+class PrintTest(unittest.TestCase):
+    def test_steps_with_a_probe_are_compared_with_those_without(self):
+        step = {"steps": 9, "step_p50_seconds": 0.08, "step_p99_seconds": 0.15, "step_max_seconds": 0.4, "snapshots": 0}
+        said = io.StringIO()
+        table.compared({"metered": step, "unwatched": dict(step, step_p50_seconds=0.1, step_p99_seconds=0.12), "retention": dict(step, snapshots=2),
+                        "dead": {"step_max_seconds": None}}, said)
+        self.assertEqual(said.getvalue().splitlines(), [
+            "steps with a probe against those without: 0.8000 at the median, 1.2500 at p99", "longest step of metered: 400.0 ms",
+            "longest step of unwatched: 400.0 ms", "longest step of retention: 400.0 ms, of which 2 snapshots were taken"])
 
-    def test_serial_numbers_become_numbers(self):
-        seen = {}
-        line = '{"a":"GPU-1234abcd-0000-1111-2222-333344445555","b":"GPU-ffffffff-0000-1111-2222-333344445555"}'
-        self.assertEqual(verdict.neutral(line, seen), '{"a":"GPU-00000000-0000-4000-8000-000000000001","b":"GPU-00000000-0000-4000-8000-000000000002"}')
-        self.assertEqual(verdict.neutral("GPU-ffffffff-0000-1111-2222-333344445555", seen), "GPU-00000000-0000-4000-8000-000000000002")
+    def test_a_replay_equals_the_live_verdict_and_is_right_or_not(self):
+        self.assertEqual([table.replayed(r) for r in (None, {"differs": [], "faults": ["x"]}, {"differs": ["x"], "faults": []})],
+                         ["", "the same, wrong", "differs, right"])
 
 
 class TableTest(unittest.TestCase):
     def test_every_row_is_one_that_its_program_takes(self):
-        table = rows.table()
-        self.assertEqual(len({row.name for row in table}), len(table))
-        for row in table:
+        every = rows.table()
+        self.assertEqual(len({row.name for row in every}), len(every))
+        for row in every:
             if row.program == "worker.py":
                 for device in ("cuda", "cpu") if row.cpu else ("cuda",):
                     worker.parse(row.command(device, 8100))
@@ -118,16 +123,16 @@ class TableTest(unittest.TestCase):
     def test_all_classes_that_the_issue_plants_are_there(self):
         self.assertEqual({row.verdict for row in rows.table()} - {None}, {
             "retention", "fragmentation", "stream_backlog", "graph_pools", "native_growth", "kv_block_leak", "oversize_request", "pinned_memory",
-            "host_memory", "fd_leak", "thread_leak", "software_fault"})
+            "host_memory", "fd_leak", "thread_leak", "stall", "software_fault"})
 
     def test_rows_are_chosen_by_name(self):
-        table = rows.table()
-        self.assertEqual([row.name for row in rows.chosen(table, ["fd-leak", "retention"], "cuda")], ["retention", "fd-leak"])
-        self.assertNotIn("retention", [row.name for row in rows.chosen(table, [], "cpu")])
+        every = rows.table()
+        self.assertEqual([row.name for row in rows.chosen(every, ["fd-leak", "retention"], "cuda")], ["retention", "fd-leak"])
+        self.assertNotIn("retention", [row.name for row in rows.chosen(every, [], "cpu")])
         with self.assertRaisesRegex(ValueError, "no such row; the rows are metered, "):
-            rows.chosen(table, ["nonsense"], "cuda")
+            rows.chosen(every, ["nonsense"], "cuda")
         with self.assertRaisesRegex(ValueError, "--only retention: these rows need a GPU"):
-            rows.chosen(table, ["retention"], "cpu")
+            rows.chosen(every, ["retention"], "cpu")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ from rows import STATES
 
 MIB = 1 << 20
 RANK = {"info": 0, "ticket": 1, "page": 2}
-GPU = re.compile(r"(GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-BOOT = "00000000-0000-4000-8000-000000000000"
 
 
 def pieces(snapshot, ooms):
@@ -81,8 +79,9 @@ def judge(row, pid, findings, snapshots, ooms, folder, evidence=True):
     out["confirmed_seconds"] = next((f.get("seen") for f in own if f["state"] == "confirmed"), None)
     if out["state"] is None or STATES.index(out["state"]) < STATES.index(row.state):
         faults.append("%s is %s, must be %s" % (row.verdict, out["state"], row.state))
-    if row.severity is not None and out["severity"] != row.severity:
-        faults.append("%s is a %s, must be a %s" % (row.verdict, out["severity"], row.severity))
+    wanted = ("ticket", "page") if row.severity is None else (row.severity,)
+    if out["severity"] not in wanted:
+        faults.append("%s is %s, must be %s" % (row.verdict, out["severity"], " or ".join(wanted)))
     incidents = {f.get("incident") for f in own}
     if len(incidents) != 1:
         faults.append("%d incidents of one cause" % len(incidents))
@@ -91,6 +90,13 @@ def judge(row, pid, findings, snapshots, ooms, folder, evidence=True):
     if evidence:
         _proof(row, out, snapshots, ooms, folder)
     return out
+
+
+def differences(live, again):
+    """What a second verdict on one process says otherwise than the first, as words; none where they are equal. Times are no part of it."""
+    found = [("class", lambda got: got["class"]), ("state", lambda got: got["state"]), ("severity", lambda got: got["severity"]),
+             ("other classes", lambda got: ", ".join(got["others"]) or None), ("holder", lambda got: got["holder"])]
+    return ["%s %s, live %s" % (name, get(again) or "none", get(live) or "none") for name, get in found if get(live) != get(again)]
 
 
 def _proof(row, out, snapshots, ooms, folder):
@@ -102,30 +108,6 @@ def _proof(row, out, snapshots, ooms, folder):
         out["faults"].append("no snapshot came")
     elif not any(SHOWS[row.snapshot](snapshot, ooms) for snapshot in snapshots):
         out["faults"].append("no snapshot of %d shows it (%s)" % (len(snapshots), row.snapshot))
-
-
-def cut(event, pid, faulty=False):
-    """The event as it stands in the recording of one process: its own and the host's, None for a neighbour's. An error of the card that
-    names no process belongs to the faulty one.
-
-    The neighbours' lines are left out, so a card that said all its processes are there may not say so any more: what they hold would
-    read as memory of nobody.
-    """
-    worker = event.get("worker")
-    if worker is not None and worker.get("pid") != pid:
-        return None
-    if "xid" in event and event["xid"].get("pid") != pid and not (faulty and "pid" not in event["xid"]):
-        return None
-    if "gpu" in event and "processes_complete" in event["gpu"]:
-        event = dict(event, gpu={k: v for k, v in event["gpu"].items() if k != "processes_complete"})
-    if "boot_id" in event.get("host", {}):
-        event = dict(event, host=dict(event["host"], boot_id=BOOT))
-    return event
-
-
-def neutral(text, seen):
-    """A line without the serial numbers of the hardware: each card gets a number of its own, the same in all lines that share seen."""
-    return GPU.sub(lambda found: seen.setdefault(found.group(0), "%s-00000000-0000-4000-8000-%012d" % (found.group(1), len(seen) + 1)), text)
 
 
 def label(row, pid):

@@ -15,6 +15,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from backlog import Backlog
 from blocks import BlockPool
 from client import Client, Profile
 from engine import Engine
@@ -79,6 +80,8 @@ def parse(argv):
                        help="at that second leave all that --cap-fraction allows in pieces and ask for an eighth of it at once; may be given several times")
     wrong.add_argument("--oversize-at-seconds", type=float, action="append", default=[],
                        help="at that second compute a prompt whose activations do not fit; may be given several times")
+    wrong.add_argument("--hang-at-seconds", type=float, default=None,
+                       help="from that second on no step returns, while requests are still taken in, until the drain ends")
     for name, words in (("--backlog-mib", "MiB dropped behind a stream that stands still, for every aborted request"),
                         ("--graph-mib", "MiB of a CUDA graph's own pool, captured at every third aborted request"),
                         ("--pin-mib", "MiB of page-locked memory kept for every aborted request"),
@@ -217,8 +220,12 @@ def build(options):
         from driver import Driver
         driver = Driver()
         driver.use_device(0)
-    memory = Memory(torch, devices[-1], driver)
-    return model, PlantedFaults(options, model, driver, limit, memory, lambda name: say(planted=name, time=time.time()))
+    memory, backlog = Memory(torch, devices[-1]), None
+    if options.backlog_mib:
+        backlog = Backlog(torch, devices[-1], driver, memory.bytes, log)
+        backlog.rehearse(options.backlog_mib << 20, lambda: model.warm_up(1, transformer.PREFILL_STEP))
+        log("a stream stands still, and the model runs beside it")
+    return model, PlantedFaults(options, model, driver, limit, memory, lambda name: say(planted=name, time=time.time()), backlog)
 
 
 def run(options, stopping):
@@ -244,7 +251,7 @@ def run(options, stopping):
         finally:
             faults.close()
         return dict(engine.summary(), retained_tensors=len(model.kept), retained_bytes=model.kept_bytes,
-                    native_bytes=faults.native_bytes, native_failures=faults.native_failures)
+                    native_bytes=faults.native_bytes, native_failures=faults.native_failures, backlog_releases=faults.backlog_releases)
     finally:
         server.close()
 
