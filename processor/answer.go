@@ -14,6 +14,7 @@ type question struct {
 	rule      *rules.Rule
 	condition *variable.Reading   // what its condition reads
 	beside    variable.Set        // what Confirm, With and Refute read
+	asks      *variable.Set       // what Asks reads; nil where the rule never asks
 	proves    bool                // among that what prove sets
 	deciding  []*variable.Reading // parts of it that decided some answer
 	series    []int               // of growers: whose growth the class is; none for other classes
@@ -76,7 +77,7 @@ func newQuestions(all []*rules.Rule, scope string) *questions {
 		for _, id := range rule.Reads() {
 			q.readers.Add(id, i)
 		}
-		q.all = append(q.all, question{rule: rule, condition: rule.ConditionReads(), beside: variable.NewSet(beside...), series: growthSeries[rule.Class],
+		q.all = append(q.all, question{rule: rule, condition: rule.ConditionReads(), beside: variable.NewSet(beside...), asks: asksFor(rule), series: growthSeries[rule.Class],
 			proves: slices.ContainsFunc(beside, func(id variable.ID) bool { return slices.Contains(proofIDs, id) })})
 		if len(q.all[i].series) > 0 {
 			q.growing |= 1 << (i % 32)
@@ -164,6 +165,9 @@ func (j *Judge) ask(q *questions, a *answers, v *view) {
 			said.late = said.late || !a.firm || several || a.mixed || s.Touched(one.beside)
 		}
 		observed := said.When == rules.True || isOpen(open, one.rule.Class)
+		if one.asks != nil && !observed && (!a.firm || s.Touched(*one.asks)) {
+			j.wishes(v, one.rule)
+		}
 		if said.late && (observed || proving && one.proves) { // what the next rule proves is not for this one
 			said.Confirm, said.With = one.rule.Beside(s)
 			said.Refute = one.rule.Refutes(s)

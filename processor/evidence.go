@@ -27,10 +27,11 @@ var snapshotTells = map[string]bool{"retention": true, "fragmentation": true, "s
 var needHistory = map[string]bool{"retention": true, "stream_backlog": true, "graph_pools": true}
 
 const (
-	askWait     = 5 * time.Second // a host answers at once; the snapshot itself comes as an event
-	maxAsks     = 64              // that wait for their turn
-	maxAnswer   = 4 << 10         // bytes
-	maxAsked    = 4096            // incidents that are remembered to have been asked for
+	askWait     = 5 * time.Second  // a host answers at once; the snapshot itself comes as an event
+	maxAsks     = 64               // that wait for their turn
+	maxAnswer   = 4 << 10          // bytes
+	maxAsked    = 4096             // incidents that are remembered to have been asked for
+	askAgain    = 11 * time.Minute // a host takes a snapshot of a process every ten minutes at most
 	askSubjects = "lowtide.ask."
 )
 
@@ -56,17 +57,20 @@ type Asker struct {
 	options EvidenceOptions
 	log     *slog.Logger
 	queue   chan ask
+	again   time.Duration // after which a refused ask is made once more
 
 	mu     sync.Mutex
-	asked  map[string]uint64 // by incident: which turn it was
+	asked  map[string]uint64 // by incident, or rule and process: which turn it was
 	turn   uint64
 	counts map[string]int // by outcome
 }
 
 // ask is one request and where it goes.
 type ask struct {
+	about         string // the incident, or the rule and the process
 	subject, host string
 	request       askRequest
+	due           time.Time // of one that was refused
 }
 
 // askRequest and askReply are the JSON of lowtide.ask.<cluster>.<host>.
@@ -74,7 +78,7 @@ type askRequest struct {
 	Ask            string  `json:"ask"`
 	Pid            int64   `json:"pid"`
 	StartTicks     *uint64 `json:"start_ticks,omitempty"`
-	Incident       string  `json:"incident"`
+	Incident       string  `json:"incident,omitempty"`
 	Reason         string  `json:"reason"`
 	HistorySeconds float64 `json:"history_seconds"`
 	Census         bool    `json:"census"`
@@ -106,11 +110,42 @@ func NewAsker(conn *nats.Conn, o EvidenceOptions, log *slog.Logger) (*Asker, err
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Asker{conn: conn, options: o, log: log, queue: make(chan ask, maxAsks), asked: make(map[string]uint64), counts: make(map[string]int)}, nil
+	return &Asker{conn: conn, options: o, log: log, queue: make(chan ask, maxAsks), again: askAgain, asked: make(map[string]uint64), counts: make(map[string]int)}, nil
 }
 
-// Offer takes a transition that was announced, and never waits. The first of an open incident that a snapshot would tell more about is asked for.
+// Offer takes a transition that was announced, and never waits. The first of an open incident that a snapshot would tell more about is asked
+// for; where the host did not take that ask, so is the next one.
 func (a *Asker) Offer(f *event.Finding) {
+	if a == nil || !snapshotTells[f.Class] || f.Worker.GetPid() == 0 {
+		return
+	}
+	var history time.Duration
+	if needHistory[f.Class] {
+		history = a.options.History
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if f.State == event.Resolved {
+		delete(a.asked, f.Incident)
+		return
+	}
+	a.offer(f.Incident, f.Labels["cluster"], f.Labels["host"], askRequest{Ask: "snapshot", Pid: f.Worker.Pid, StartTicks: f.Worker.StartTicks,
+		Incident: f.Incident, Reason: f.Class + " " + f.State, HistorySeconds: history.Seconds(), Census: a.options.Census && f.Class == "retention"})
+}
+
+// Want takes what a rule asks for without a suspicion, and never waits. Nothing is recorded for it: it is to see where memory lies, and the
+// worker may be well.
+func (a *Asker) Want(w *Wish) {
+	if a == nil || w.Worker.GetPid() == 0 {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.offer(w.Rule+" "+w.Key, w.Cluster, w.Host, askRequest{Ask: "snapshot", Pid: w.Worker.Pid, StartTicks: w.Worker.StartTicks, Reason: w.Class + " possible"})
+}
+
+// Seen takes a transition of before this process began: what it was asked for then is not asked again.
+func (a *Asker) Seen(f *event.Finding) {
 	if a == nil || !snapshotTells[f.Class] || f.Worker.GetPid() == 0 {
 		return
 	}
@@ -120,43 +155,41 @@ func (a *Asker) Offer(f *event.Finding) {
 		delete(a.asked, f.Incident)
 		return
 	}
-	if _, done := a.asked[f.Incident]; done {
+	a.remember(f.Incident)
+}
+
+// offer queues an ask, unless the same thing was asked for. Mu is held.
+func (a *Asker) offer(about, cluster, host string, request askRequest) {
+	if _, done := a.asked[about]; done {
 		return
 	}
-	a.remember(f.Incident)
-	cluster, host := f.Labels["cluster"], f.Labels["host"]
 	if !a.allows(cluster, host) {
+		a.remember(about)
 		a.counts[askForbidden]++
 		return
 	}
-	var history time.Duration
-	if needHistory[f.Class] {
-		history = a.options.History
-	}
-	one := ask{subject: askSubjects + cluster + "." + host, host: cluster + "/" + host, request: askRequest{Ask: "snapshot", Pid: f.Worker.Pid, StartTicks: f.Worker.StartTicks,
-		Incident: f.Incident, Reason: f.Class + " " + f.State, HistorySeconds: history.Seconds(), Census: a.options.Census && f.Class == "retention"}}
+	one := ask{about: about, subject: askSubjects + cluster + "." + host, host: cluster + "/" + host, request: request}
 	select {
 	case a.queue <- one:
-	default:
+		a.remember(about)
+	default: // not remembered: the next transition has another chance
 		a.counts[askDropped]++
-		a.log.Warn("evidence not asked for: too many asks wait", "host", one.host, "pid", one.request.Pid, "incident", f.Incident)
+		if n := a.counts[askDropped]; n&(n-1) == 0 { // in a storm one line would come for each
+			a.log.Warn("evidence not asked for: too many asks wait", "dropped", n, "host", one.host, "pid", one.request.Pid, "incident", request.Incident)
+		}
 	}
 }
 
-// remember keeps that an incident was seen to. The oldest is forgotten first: at worst it is asked for once more, and the host has limits
-// of its own.
-func (a *Asker) remember(incident string) {
+// remember keeps that an incident was seen to. The older half is forgotten where too many are kept: at worst they are asked for once more,
+// and the host has limits of its own.
+func (a *Asker) remember(about string) {
 	if len(a.asked) >= maxAsked {
-		oldest := ""
-		for id, turn := range a.asked {
-			if oldest == "" || turn < a.asked[oldest] {
-				oldest = id
-			}
-		}
-		delete(a.asked, oldest)
+		turns := slices.Sorted(maps.Values(a.asked))
+		middle := turns[len(turns)/2]
+		maps.DeleteFunc(a.asked, func(_ string, turn uint64) bool { return turn < middle })
 	}
 	a.turn++
-	a.asked[incident] = a.turn
+	a.asked[about] = a.turn
 }
 
 // allows says whether a host may be asked. A name that is no token of a subject is nobody's.
@@ -172,26 +205,59 @@ func (a *Asker) allows(cluster, host string) bool {
 	})
 }
 
-// Run asks until ctx ends. It owns the goroutine that calls it.
+// Run asks until ctx ends. It owns the goroutine that calls it. What a host refuses, because it was asked too lately or has too much to do,
+// is asked for once more later.
 func (a *Asker) Run(ctx context.Context) {
+	var refused []ask // in the order of their time, since all wait as long
+	timer := time.NewTimer(a.again)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case one := <-a.queue:
-			a.ask(ctx, &one)
+			if a.ask(ctx, &one) == askRefused && len(refused) < maxAsks {
+				one.due = time.Now().Add(a.again)
+				refused = append(refused, one)
+				timer.Reset(time.Until(refused[0].due))
+			}
+		case <-timer.C:
+			for len(refused) > 0 && !time.Now().Before(refused[0].due) {
+				if one := &refused[0]; a.open(one.about) {
+					a.ask(ctx, one)
+				}
+				refused = refused[1:]
+			}
+			if len(refused) > 0 {
+				timer.Reset(time.Until(refused[0].due))
+			}
 		}
 	}
 }
 
-func (a *Asker) ask(ctx context.Context, one *ask) {
+// open says that what was asked for is still of interest: an incident that has resolved is forgotten.
+func (a *Asker) open(about string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, is := a.asked[about]
+	return is
+}
+
+// ask asks a host, and returns what came of it; nothing once ctx has ended. Where nobody answered, the next transition may ask again.
+func (a *Asker) ask(ctx context.Context, one *ask) (outcome string) {
 	outcome, reply, err := a.request(ctx, one)
 	if ctx.Err() != nil {
-		return
+		return ""
 	}
 	a.count(outcome)
+	if outcome == askSilent {
+		a.mu.Lock()
+		delete(a.asked, one.about)
+		a.mu.Unlock()
+	}
 	a.log.Info("evidence asked for", "host", one.host, "pid", one.request.Pid, "incident", one.request.Incident, "reason", one.request.Reason,
-		"history_seconds", one.request.HistorySeconds, "answer", outcome, "id", reply.ID, "said", reply.Error, "error", err)
+		"history_seconds", one.request.HistorySeconds, "answer", outcome, "id", reply.ID, "said", event.Shorten(reply.Error, 256), "error", err)
+	return outcome
 }
 
 func (a *Asker) request(ctx context.Context, one *ask) (outcome string, reply askReply, err error) {

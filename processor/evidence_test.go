@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -142,8 +145,23 @@ func TestAsksThatDoNotFitAreDropped(t *testing.T) {
 	for i := range maxAsked + 3 {
 		a.Offer(suspicion("fragmentation", fmt.Sprint(i), "gpu-1"))
 	}
-	if got := a.Counts()[askDropped]; got != maxAsked+3-maxAsks || len(a.queue) != maxAsks || len(a.asked) != maxAsked {
+	// What was dropped is not remembered: its next transition has another chance.
+	if got := a.Counts()[askDropped]; got != maxAsked+3-maxAsks || len(a.queue) != maxAsks || len(a.asked) != maxAsks {
 		t.Errorf("%d dropped, %d wait, %d remembered", got, len(a.queue), len(a.asked))
+	}
+	<-a.queue
+	a.Offer(suspicion("fragmentation", fmt.Sprint(maxAsks), "gpu-1"))
+	if len(a.queue) != maxAsks {
+		t.Error("there is room, and what was dropped is not asked for")
+	}
+	for i := range 3 * maxAsked {
+		a.Seen(suspicion("fragmentation", fmt.Sprint("old-", i), "gpu-1"))
+		if len(a.asked) > maxAsked {
+			t.Fatalf("%d remembered", len(a.asked))
+		}
+	}
+	if _, newest := a.asked[fmt.Sprint("old-", 3*maxAsked-1)]; !newest {
+		t.Error("the newest is forgotten")
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(a)
@@ -220,5 +238,105 @@ func TestTheJudgeAsksForEvidence(t *testing.T) {
 	}
 	if len(asks) > 0 {
 		t.Errorf("asked again: %+v", <-asks)
+	}
+}
+
+// What a rule asks for without a suspicion goes the same way, without a recording; once a rule and process.
+func TestWhatARuleWants(t *testing.T) {
+	a, asks := asking(t, []string{"prod/gpu-*"}, func(map[string]any) []byte { return []byte(`{"status":"accepted","id":"t1"}`) })
+	who := &event.Worker{Pid: 4242, StartTicks: event.Ptr(uint64(77))}
+	wish := &Wish{Rule: "graph_pools", Class: "graph_pools", Cluster: "prod", Host: "gpu-1", Key: "k1", Worker: who}
+	next, nobody, elsewhere := *wish, *wish, *wish
+	next.Key, nobody.Worker, elsewhere.Host, elsewhere.Key = "k2", nil, "cpu-1", "k3"
+	for _, w := range []*Wish{wish, wish, &nobody, &elsewhere, &elsewhere, &next} {
+		a.Want(w)
+	}
+	if got, want := outcomes(t, a, 3), (map[string]int{askAccepted: 2, askForbidden: 1}); !maps.Equal(got, want) {
+		t.Errorf("outcomes %v, want %v", got, want)
+	}
+	for range 2 {
+		if got := fmt.Sprint(<-asks); got != `map[ask:snapshot census:false history_seconds:0 pid:4242 reason:graph_pools possible start_ticks:77]` {
+			t.Errorf("asked %s", got)
+		}
+	}
+	(*Asker)(nil).Want(wish) // nobody is asked
+	(*Asker)(nil).Seen(suspicion("retention", "leak", "gpu-1"))
+}
+
+// A host refuses what comes too soon after the last one: it is asked once more later, unless the incident is over by then. Who did not
+// answer is asked again at the next transition.
+func TestARefusedAskIsMadeOnceMore(t *testing.T) {
+	_, conn, _ := brokertest.Start(t)
+	var asked atomic.Int64
+	if _, err := conn.Subscribe("lowtide.ask.prod.gpu-1", func(m *nats.Msg) {
+		asked.Add(1)
+		if err := m.Respond([]byte(`{"status":"refused","error":"not before 14:30"}`)); err != nil {
+			t.Errorf("answer: %v", err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	a, err := NewAsker(conn, EvidenceOptions{Hosts: []string{"prod/*"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.again = 200 * time.Millisecond
+	over := suspicion("fragmentation", "over", "gpu-1")
+	a.Offer(suspicion("fragmentation", "holes", "gpu-1"))
+	a.Offer(over)
+	silent := suspicion("fragmentation", "silent", "gpu-2")
+	a.Offer(silent)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { a.Run(ctx); close(ended) }()
+	outcomes(t, a, 3)
+	resolved := *over
+	resolved.State = event.Resolved
+	a.Offer(&resolved)
+	a.Offer(silent)
+	if got, want := outcomes(t, a, 5), (map[string]int{askRefused: 3, askSilent: 2}); !maps.Equal(got, want) {
+		t.Errorf("outcomes %v, want %v", got, want)
+	}
+	stop()
+	<-ended
+	if asked.Load() != 3 {
+		t.Errorf("asked %d times", asked.Load())
+	}
+}
+
+// A judge that starts again sees the past once more, and asks for none of it again.
+func TestAJudgeThatStartsAgainDoesNotAskAgain(t *testing.T) {
+	_, _, js := brokertest.Start(t)
+	a, err := NewAsker(nil, EvidenceOptions{Hosts: []string{"prod/*"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPartition(1, Options{JS: js, Pack: builtin(t), Log: slog.New(slog.DiscardHandler), Evidence: a}, NewBoard(), nil)
+	leak, over := suspicion("retention", "leak", "gpu-1"), suspicion("retention", "over", "gpu-1")
+	resolved := *over
+	resolved.State = event.Resolved
+	p.findings, p.wishes = []*event.Finding{leak, over, &resolved}, []*Wish{{Rule: "graph_pools", Cluster: "prod", Host: "gpu-1", Key: "k", Worker: leak.Worker}}
+	p.forgo()
+	if len(p.findings)+len(p.wishes)+len(a.queue) != 0 {
+		t.Fatal("the past is told again")
+	}
+	for _, f := range []*event.Finding{leak, over} {
+		next := *f
+		next.ID, next.State, next.Severity, next.Subject, next.Slot = f.Incident+"-2", event.Confirmed, event.Page, event.Subject{Kind: "worker", Key: "k"}, "s"
+		p.findings = append(p.findings, &next)
+	}
+	p.wishes = []*Wish{{Rule: "graph_pools", Class: "graph_pools", Cluster: "prod", Host: "gpu-1", Key: "new", Worker: leak.Worker}}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := p.publishAll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for len(a.queue) > 0 {
+		one := <-a.queue
+		got = append(got, one.about)
+	}
+	if want := []string{"graph_pools new", "over"}; !slices.Equal(got, want) {
+		t.Errorf("asked for %q, want %q", got, want)
 	}
 }

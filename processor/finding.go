@@ -64,7 +64,7 @@ func (j *Judge) observe(v *view, q *question, result rules.Result) (told bool) {
 	if v.w != nil {
 		o.Release, o.Group = v.w.Who.GetRelease(), v.w.group
 		if len(q.series) > 0 {
-			o.Growth = true
+			o.Growth = !v.w.unseen(q.series) // what only a snapshot shows is never proven to be level
 			o.Onset = v.w.onset(q.series)
 			o.Proof, o.Proven = v.w.proven(q.series)
 		}
@@ -88,6 +88,16 @@ func (j *Judge) observe(v *view, q *question, result rules.Result) (told bool) {
 		}
 	}
 	return told
+}
+
+// unseen says that nobody tells of a series, and what holds it is told instead: private pools are a part of what is cached.
+func (w *watched) unseen(series []int) bool {
+	if len(series) != 1 || growers[series[0]] != "graphs" {
+		return false
+	}
+	_, told := w.Level("graphs")
+	_, instead := w.Level("cached")
+	return !told && instead
 }
 
 // onset is when the first of the series began to grow; zero when none was called.

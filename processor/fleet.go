@@ -135,6 +135,7 @@ type watched struct {
 	slopes          [len(growers)]float64
 	peers           [len(growers)]comparison
 	compared        time.Time
+	wishes          []wish
 	group           string // cluster/model/release
 	related         []string
 	relatedAt       int

@@ -27,6 +27,7 @@ const (
 // Judge judges the events of one partition in their order. It is not safe for concurrent use.
 type Judge struct {
 	emit      func(*event.Finding)
+	wish      func(*Wish) // nil: what rules ask for is only remembered
 	hosts     map[hostName]*host
 	last      *host // of the newest event
 	workers   map[string]*watched
@@ -250,7 +251,9 @@ func (j *Judge) Flush() {
 func (j *Judge) Reports() []worker.Report {
 	all := make([]worker.Report, 0, len(j.workers))
 	for _, w := range j.sorted() {
-		all = append(all, w.Report())
+		r := w.Report()
+		r.Asked = w.asked()
+		all = append(all, r)
 	}
 	return all
 }

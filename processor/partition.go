@@ -26,6 +26,7 @@ type partition struct {
 	verdicts *Verdicts // nil where nothing is published
 	evidence *Asker    // nil where nobody is asked
 	findings []*event.Finding
+	wishes   []*Wish         // that rules asked for since the last findings were published
 	marks    map[string]mark // per host, producer and lane
 	applied  uint64          // stream sequence
 	refused  int
@@ -55,6 +56,7 @@ const (
 func newPartition(number int, o Options, board *Board, verdicts *Verdicts) *partition {
 	p := &partition{number: number, js: o.JS, log: o.Log.With("partition", number), marks: make(map[string]mark), verdicts: verdicts, evidence: o.Evidence, now: time.Now}
 	p.judge = NewJudgeWith(o.Pack, board, func(f *event.Finding) { p.findings = append(p.findings, f) })
+	p.judge.wish = func(w *Wish) { p.wishes = append(p.wishes, w) }
 	return p
 }
 
@@ -129,7 +131,7 @@ func (p *partition) rebuild(ctx context.Context, consumer jetstream.Consumer) er
 			p.apply(m, meta.Sequence.Stream)
 			p.pass(meta.Timestamp)
 			if meta.Sequence.Stream <= floor {
-				p.findings = nil
+				p.forgo()
 			}
 		}
 		if err := ctx.Err(); err != nil {
@@ -137,6 +139,14 @@ func (p *partition) rebuild(ctx context.Context, consumer jetstream.Consumer) er
 		}
 	}
 	return p.publishAll(ctx)
+}
+
+// forgo leaves out what followed from events whose consequences were seen to before this process began.
+func (p *partition) forgo() {
+	for _, f := range p.findings {
+		p.evidence.Seen(f)
+	}
+	p.findings, p.wishes = nil, nil
 }
 
 // take pulls once and applies all that it was given before it returns, since the next pull may bring newer messages first.
@@ -250,6 +260,10 @@ func sameHost(subject string, b *event.Batch) error {
 // publishAll stores the findings however long the broker is away. It returns an error only when ctx ends; what was not published
 // was not acknowledged either, and is judged again at the next start.
 func (p *partition) publishAll(ctx context.Context) error {
+	for _, w := range p.wishes {
+		p.evidence.Want(w)
+	}
+	p.wishes = nil
 	for told := false; len(p.findings) > 0; {
 		err := p.publish(ctx)
 		if err == nil {

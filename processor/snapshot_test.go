@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"lowtide/collector/snapshot"
 	"lowtide/event"
@@ -273,5 +274,58 @@ func TestASnapshotOfAnotherLifeIsNotMixedIn(t *testing.T) {
 	s.apply(now, &event.Event{Snapshot: summaries(t)["leak-oom"]})
 	if _, holders := s.worker(now).Evidence("retention"); !s.worker(now).EvidenceAt().Equal(s.at) || len(holders) != 3 {
 		t.Errorf("its own is not there: %v", holders)
+	}
+}
+
+// An observer tells what was asked for and what was live, not what was loose, of a worker under a cap of its own on a card that others fill
+// meanwhile: 896 MiB of 6.99 GiB, with 1017 MiB live and 96.9 GiB free. It is nobody else's doing, and the snapshot of the moment confirms it.
+func TestUnderACapOfItsOwnItIsFragmentation(t *testing.T) {
+	const gib = 1 << 30
+	limit := uint64(7505494016)
+	failed := &event.Oom{Kind: "cuda", RequestedBytes: event.Ptr(uint64(896 * mib)), FreeBytes: event.Ptr(uint64(103998423040)), LimitBytes: &limit, AllocatedBytes: event.Ptr(uint64(1017 * mib))}
+	holes := &event.Snapshot{Reason: "oom", File: "h-1-oom.pickle", ReservedBytes: event.Ptr(uint64(7102 * mib)), LiveBytes: event.Ptr(uint64(1017 * mib)), FreeBytes: event.Ptr(uint64(6085 * mib)),
+		LargestFreeBytes: event.Ptr(uint64(62 * mib)), ReleasableBytes: event.Ptr(uint64(0)), PrivateFreeBytes: event.Ptr(uint64(0)), PrivateBytes: event.Ptr(uint64(0))}
+	for name, test := range map[string]struct {
+		after time.Duration // of the snapshot; zero: none comes
+		state string
+	}{
+		"the failure alone":            {0, event.Suspected},
+		"with its snapshot":            {92 * time.Millisecond, event.Confirmed},
+		"its snapshot is written long": {8 * time.Minute, event.Confirmed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var found []*event.Finding
+			judge := NewJudge(builtin(t), func(f *event.Finding) { found = append(found, f) })
+			all := events(t, "testdata/healthy.ndjson.gz")
+			middle := all[len(all)/2].At()
+			oom, snap := failed, holes
+			for _, e := range all {
+				e = proto.CloneOf(e)
+				if e.Gpu != nil {
+					part := float64(e.At().Sub(all[0].At())) / float64(all[len(all)-1].At().Sub(all[0].At()))
+					*e.Gpu.UsedBytes += uint64(part * 30 * gib) // others come
+				}
+				judge.Apply(e)
+				if e.Allocator == nil || e.At().Before(middle) {
+					continue
+				}
+				if oom != nil {
+					judge.Apply(&event.Event{Time: timestamppb.New(e.At()), Host: e.Host, Worker: e.Worker, Oom: oom})
+					oom = nil
+				}
+				if snap != nil && test.after > 0 && e.At().Sub(middle) >= test.after-time.Second {
+					judge.Apply(&event.Event{Time: timestamppb.New(e.At().Add(min(test.after, time.Second))), Host: e.Host, Worker: e.Worker, Snapshot: snap})
+					snap = nil
+				}
+			}
+			judge.Flush()
+			mine := of(t, found, "fragmentation")
+			if len(mine) == 0 || mine[0].State != event.Suspected || mine[len(mine)-1].State != test.state {
+				t.Fatalf("found %v", mine)
+			}
+			if test.after > 0 && mine[len(mine)-1].Snapshot != holes.File {
+				t.Errorf("the finding does not name its snapshot: %q", mine[len(mine)-1].Snapshot)
+			}
+		})
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 var caseKeys = []string{"name", "rule", "set", "unset", "expect"}
 
-var expectKeys = []string{"when", "confirm", "with", "missing", "summary", "against", "refute", "refuted"}
+var expectKeys = []string{"when", "confirm", "with", "missing", "summary", "against", "refute", "refuted", "ask"}
 
 // cases is one test file: what each rule must say about samples that are written down.
 type cases struct {
@@ -165,6 +165,8 @@ func (c *cases) expect(title string, rule *Rule, sample *variable.Sample, wanted
 			got = result.Missing
 		case "refute":
 			got = result.Refute.String()
+		case "ask":
+			got = rule.Asks(sample).String()
 		case "refuted":
 			got = rule.Refuted(sample)
 		case "summary":

@@ -9,7 +9,7 @@ import (
 	"lowtide/rules/variable"
 )
 
-var fieldNames = []string{"id", "class", "scope", "thresholds", "when", "confirm", "refute", "with", "pair", "keep", "severity", "against",
+var fieldNames = []string{"id", "class", "scope", "thresholds", "when", "confirm", "refute", "with", "ask", "pair", "keep", "severity", "against",
 	"explains", "summary", "refuted", "evidence", "advice", "enabled", "shadow"}
 
 var requiredFields = []string{"class", "scope", "when", "severity", "summary"}
@@ -53,7 +53,7 @@ func compile(s *spec, folders []folder, problems *Problems) (*Rule, bool) {
 		s.at.report("", "rule %s: %v", s.id, err)
 		return nil, false
 	}
-	for name, into := range map[string]*program{"when": &r.when, "confirm": &r.confirm, "refute": &r.refute, "with": &r.with} {
+	for name, into := range map[string]*program{"when": &r.when, "confirm": &r.confirm, "refute": &r.refute, "with": &r.with, "ask": &r.ask} {
 		if f, ok := s.fields[name]; ok {
 			if text, ok := f.text(); ok {
 				*into, _ = c.condition(text, name)
@@ -61,7 +61,10 @@ func compile(s *spec, folders []folder, problems *Problems) (*Rule, bool) {
 		}
 	}
 	s.counters(r, c)
-	for _, p := range []program{r.when, r.confirm, r.refute, r.with} {
+	if f, ok := s.fields["ask"]; ok && r.Scope != "worker" {
+		f.report("a snapshot is of one process: ask in a rule of scope worker", "ask in a rule of scope %s", r.Scope)
+	}
+	for _, p := range []program{r.when, r.confirm, r.refute, r.with, r.ask} {
 		r.reads = append(r.reads, p.reads...)
 	}
 	slices.Sort(r.reads)

@@ -49,13 +49,13 @@ type Rule struct {
 	File       string // where the rule, or the last part of it, was written
 	Line       int
 
-	when, confirm, with, refute program
-	against                     []counter
-	summary, refuted            template
-	advice                      []template
-	evidence                    []variable.ID
-	reads                       []variable.ID
-	condition                   variable.Reading
+	when, confirm, with, refute, ask program
+	against                          []counter
+	summary, refuted                 template
+	advice                           []template
+	evidence                         []variable.ID
+	reads                            []variable.ID
+	condition                        variable.Reading
 }
 
 // counter is one named explanation that would speak against the rule.
@@ -105,10 +105,20 @@ func (r *Rule) Refutes(s *variable.Sample) Outcome {
 	return out
 }
 
+// Asks answers `ask`: a snapshot of the allocator is worth its cost now, although `when` is not met. It is no suspicion: nothing follows
+// from it but that one is asked for. A rule without it never asks.
+func (r *Rule) Asks(s *variable.Sample) Outcome {
+	out, _ := r.ask.evaluate(s)
+	return out
+}
+
+// AsksFor returns the variables on which Asks depends, none for a rule without it; they are shared and must not be changed.
+func (r *Rule) AsksFor() []variable.ID { return r.ask.reads }
+
 // Refuted is the reason in a sentence; a value that is missing reads "unknown".
 func (r *Rule) Refuted(s *variable.Sample) string { return r.refuted.fill(s, inSummary) }
 
-// Reads returns the variables on which Evaluate depends, sorted: nothing else can change its result.
+// Reads returns the variables on which Evaluate and Asks depend, sorted: nothing else can change their result.
 func (r *Rule) Reads() []variable.ID { return r.reads }
 
 // ConditionReads returns what Condition depends on; it is shared and must not be changed.

@@ -43,7 +43,7 @@ func TestTreesOfTheShippedRulesAgreeWithCEL(t *testing.T) {
 	for range 300 {
 		s := randomSample(random)
 		for _, r := range pack.Rules {
-			programs := []program{r.when, r.confirm, r.with, r.refute}
+			programs := []program{r.when, r.confirm, r.with, r.refute, r.ask}
 			for _, c := range r.against {
 				programs = append(programs, c.program)
 			}

@@ -31,6 +31,7 @@ type jsonReport struct {
 	Lacking   []string          `json:"lacking,omitempty"`
 	Missing   map[string]string `json:"not_assessable,omitempty"`
 	Quality   []string          `json:"data_quality,omitempty"`
+	Asked     []string          `json:"asked,omitempty"`
 	Incidents []jsonIncident    `json:"incidents,omitempty"`
 }
 
@@ -92,7 +93,7 @@ func MarshalJSON(s Subject) ([]byte, error) {
 		return nil, err
 	}
 	out := jsonReport{Key: s.Key, Slot: s.Slot, Instance: s.Instance, Host: identity.Host, Worker: identity.Worker, Config: identity.Config,
-		First: s.First.UTC(), Last: s.Last.UTC(), Ready: s.Ready.UTC(), Verdict: s.Verdict, Why: s.Why, Lacking: s.Lacking, Missing: s.Missing, Quality: s.Quality,
+		First: s.First.UTC(), Last: s.Last.UTC(), Ready: s.Ready.UTC(), Verdict: s.Verdict, Why: s.Why, Lacking: s.Lacking, Missing: s.Missing, Quality: s.Quality, Asked: s.Asked,
 		Quiet: jsonQuiet{Count: s.Quiet.Count, Hours: known(s.Quiet.Hours), Matched: s.Quiet.Matched, Inferred: s.Quiet.Inferred, Newest: s.Quiet.Newest.UTC()}}
 	for _, c := range s.Cards {
 		out.Cards = append(out.Cards, jsonCard{c.UUID, known(c.Total), known(c.Used), known(c.Free), known(c.Reserved), known(c.Live), known(c.Cached),

@@ -68,7 +68,7 @@ func WriteShort(out io.Writer, s Subject, style Style) error {
 	verdict := s.Verdict + " · no finding"
 	p.long(0, join(" · ", verdict, s.Slot, s.pid(), s.serves()))
 	p.long(2, join(" · ", s.Why, memoryShort(s.Report)))
-	p.long(2, join(" · ", notAssessableShort(s.Missing), prefixed("data quality: ", strings.Join(s.Quality, "; "))))
+	p.long(2, join(" · ", notAssessableShort(s.Missing), prefixed("data quality: ", strings.Join(s.Quality, "; ")), strings.Join(s.Asked, "; ")))
 	return p.flush(out)
 }
 
@@ -135,6 +135,7 @@ func (s Subject) write(p *page) {
 	}
 	p.table("Not assessable", missingRows(missing))
 	p.list("Data quality", s.Quality)
+	p.list("Asked for", s.Asked)
 	for _, c := range s.Cases {
 		if c.Open() {
 			p.list("Advice for "+c.latest().Class, c.told().Advice)

@@ -308,34 +308,6 @@ func (c *call) follow(s *sight, work []float64) {
 	}
 }
 
-// noteGrowth remembers, at an OOM, whether memory had been growing at quiet points until then.
-func (w *Worker) noteGrowth(moment time.Time) {
-	if w.ooms.grew = within(moment, w.load.Room.RoseAt); w.ooms.grew {
-		return
-	}
-	points := w.points(nil)
-	for len(points) > 0 && !points[len(points)-1].at().Before(moment) {
-		points = points[:len(points)-1]
-	}
-	hours := hoursOf(nil, points)
-	for c := range w.calls {
-		series, _ := seriesOf(c)
-		if series != live && series != outside && series != anon {
-			continue
-		}
-		if w.calls[c].called() {
-			w.ooms.grew = true
-			return
-		}
-		var s sight
-		s.take(series, c, points, hours, make([]float64, 0, len(points)))
-		if n := len(s.Level); n >= 2 && series != anon {
-			rising := s.Level[n-1]-s.Level[0] > 8*s.Sigma && s.Level[n-1] >= s.Level[n/2]+4*s.Sigma
-			w.ooms.grew = w.ooms.grew || rising
-		}
-	}
-}
-
 // residues are what should be empty when nothing runs: the lower of the last two quiet points. They need no warm-up.
 func (w *Worker) residues() {
 	n := len(w.quiet.Points)

@@ -129,6 +129,40 @@ func TestAnOOMIsCountedOnceFromBothSides(t *testing.T) {
 	}
 }
 
+// What PyTorch's host allocator holds and what the kernel counts as pinned are not the same thing: a series is one of them, also in ticks
+// that only the other is read in.
+func TestPinnedIsOneOrTheOther(t *testing.T) {
+	w := New("w", host, who, start)
+	at := start
+	give := func(e *event.Event) { e.Time, e.Host, e.Worker = timestamppb.New(at), host, who; w.Apply(e) }
+	process := func() {
+		give(&event.Event{Process: &event.Process{AnonBytes: event.Ptr(uint64(5 * gib)), PinnedKernelBytes: event.Ptr(uint64(0))}})
+	}
+	told := func(pin int) {
+		give(&event.Event{Allocator: &event.Allocator{AllocatedBytes: event.Ptr(uint64(gib)), PinnedAllocatedBytes: u(pin)}})
+	}
+	want := func(what string, pin, rest float64) {
+		t.Helper()
+		w.Close()
+		p, a := w.value(column(pinned, 0)), w.value(column(anon, 0))
+		if same := func(a, b float64) bool { return a == b || a != a && b != b }; !same(p, pin) || !same(a, rest) {
+			t.Errorf("%s: pinned %v, anon %v, want %v and %v", what, p, a, pin, rest)
+		}
+		at = at.Add(time.Minute)
+	}
+	process()
+	want("only the kernel has told", 0, 5*gib)
+	told(2 * gib)
+	process()
+	want("both, in one tick", 2*gib, 3*gib)
+	process()
+	want("the process alone: its pages are still pinned", nan, 3*gib)
+	told(3 * gib)
+	want("the allocator alone", 3*gib, nan)
+	process()
+	want("and the process again", nan, 2*gib)
+}
+
 func TestOutsideIsNotClampedAndAnonFallsBack(t *testing.T) {
 	w := New("w", host, who, start)
 	when := timestamppb.New(start.Add(time.Minute))

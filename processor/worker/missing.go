@@ -12,7 +12,7 @@ var needs = []struct {
 	{class: "cotenant", one: variables("orphan.now", "oom.other_processes_bytes")},
 	{class: "retention", all: variables("live.now")},
 	{class: "native_growth", all: variables("outside.now")},
-	{class: "graph_pools", all: variables("graphs.now")},
+	{class: "graph_pools", one: variables("graphs.now", "snapshot.private_free_bytes")},
 	{class: "stream_backlog", all: variables("awaiting.now")},
 	{class: "fragmentation", one: variables("snapshot.fragmentation", "oom.requested_bytes")},
 	{class: "oversize_request", all: variables("symptom.oom")},

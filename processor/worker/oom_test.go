@@ -131,6 +131,14 @@ func TestFitsWithoutOthers(t *testing.T) {
 		}
 		return o
 	}
+	untold := func(requested, free, own, limit float64, others ...float64) *event.Oom {
+		o := oom(requested, free, own, 0, 0, limit)
+		o.ReservedUnallocatedBytes, o.OtherProcessesBytes = nil, nil
+		if len(others) > 0 {
+			o.OtherProcessesBytes = bytes(others[0])
+		}
+		return o
+	}
 	for name, test := range map[string]struct {
 		oom  *event.Oom
 		want string
@@ -140,6 +148,10 @@ func TestFitsWithoutOthers(t *testing.T) {
 		// The recordings' neighbours held 108 GiB, but the cap of 14 GiB is what ended it.
 		"a cap of its own": {oom(0.25, 19.21, 13.51, 0.27, 108.1, 14), "false"},
 		// vllm PR#37428: nobody else is on the card.
+		// An observer does not say what was loose: 896 MiB of a cap of 6.99 GiB, with 96.9 GiB free on the card.
+		"a cap of its own, and what was loose is not told": {untold(0.875, 96.9, 0.993, 6.99), "false"},
+		// The card's own size is no cap: 0.084 would fit under 23.64, and others have the rest.
+		"the card's size for a cap":        {untold(0.084, 0.258, 7.63, 23.64, 15.26), "true"},
 		"nobody else":                      {oom(0.375, 0.322, 18.4, 0.393, 0, 0), "false"},
 		"too large for the whole card":     {oom(90, 10, 5, 1, 20, 0), "false"},
 		"a small neighbour of a large one": {oom(2, 1, 64, 1, 14, 0), "false"},
@@ -210,6 +222,11 @@ func TestWhatRulesReadOfAnOOM(t *testing.T) {
 		// 100 > 119 − 20, and 100 <= 120 − 20.
 		"a MiB short of a segment": {"cuda", given{100 * mib, 119 * mib, 905 * mib, 0.5 * mib, 0, 0}, 0, "true", "true", 0.097609, 0.110497},
 		"a segment to spare":       {"cuda", given{100 * mib, 120 * mib, 904 * mib, 0.5 * mib, 0, 0}, 0, "true", "false", 0.097609, 0.110619},
+		// Not told how much was loose: the card had 96.9 GiB for 896 MiB, so that the cap of 6.99 GiB forbade it, and 7158 − 1017 − 896 MiB
+		// are loose at least. 896 of 7157.76; of 1017.
+		"a cap, and nothing of what was loose": {"cuda", given{896 * mib, 96.9 * gib, 1017 * mib, 0, 6.99 * gib, 0}, 0, "true", "true", 0.12518, 0.88102},
+		// 6.5 + 0.875 is over it by what was live alone.
+		"live memory fills the cap": {"cuda", given{896 * mib, 96.9 * gib, 6.5 * gib, 0, 6.99 * gib, 0}, 0, "true", "unknown", 0.12518, 0.13462},
 		// Nothing is known to be free: 300 <= 400, of 8192 + 400.
 		"free is not told":        {"cuda", given{300 * mib, 0, 8 * gib, 400 * mib, 0, 0}, 0, "true", "true", 0.034916, 0.036621},
 		"live as it was read":     {"cuda", given{32 * gib, gib, 0, 0, 0, 0}, gib, "true", "unknown", nan, 32},
@@ -274,6 +291,62 @@ func TestANewerOOMTakesTheNumbersOfTheOlder(t *testing.T) {
 	s.give(&event.Event{Oom: &event.Oom{Kind: "cgroup"}})
 	s.wantFlag("oom.of_device", "false")
 	s.want("oom.size", nan)
+}
+
+// Growth of what is live explains an OOM only where that is most of the limit.
+func TestGrowthExplainsAnOOMWhereItFillsTheLimit(t *testing.T) {
+	for name, test := range map[string]struct {
+		allocated, loose, free, limit float64 // GiB; negative: not told
+		want                          string
+	}{
+		"a seventh of the cap":               {1, 5.9, 96.9, 7, "false"},
+		"nearly all of the cap":              {6, 0.5, 96.9, 7, "true"},
+		"nearly all of what the card gave":   {40, 1, 2, -1, "true"},
+		"a third of it, the rest is loose":   {20, 40, 1, -1, "false"},
+		"the card gave less than the cap":    {40, 1, 2, 70, "true"},
+		"nobody says what was free":          {1, 5.9, -1, -1, "true"},
+		"nobody says what was live":          {-1, 5.9, 96.9, 7, "true"},
+		"a step of the allocator's counter":  {-1, -1, -1, -1, "true"},
+		"two thirds of the cap, to the byte": {4, 2, 90, 6, "true"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bytes := func(v float64) *uint64 {
+				if v < 0 {
+					return nil
+				}
+				return event.Ptr(uint64(v * gib))
+			}
+			s := newStage(t)
+			s.give(&event.Event{Oom: &event.Oom{Kind: "cuda", AllocatedBytes: bytes(test.allocated), ReservedUnallocatedBytes: bytes(test.loose),
+				FreeBytes: bytes(test.free), LimitBytes: bytes(test.limit)}})
+			s.ooms.grew = true
+			s.features(s.at)
+			s.wantFlag("grew.before_oom", test.want)
+		})
+	}
+}
+
+// One step between two levels is no growth, whatever it measures.
+func TestAStepIsNoGrowth(t *testing.T) {
+	for name, test := range map[string]struct {
+		level []float64 // of noise 1
+		want  bool
+	}{
+		"one step of two points":  {[]float64{100, 200}, false},
+		"one step of three":       {[]float64{100, 100, 200}, false},
+		"a step and its echo":     {[]float64{100, 200, 203}, false},
+		"three that rise":         {[]float64{100, 110, 120}, true},
+		"four, unevenly":          {[]float64{100, 130, 134, 140}, true},
+		"it stopped half-way":     {[]float64{100, 110, 120, 120, 120}, false},
+		"less than the noise":     {[]float64{100, 103, 107}, false},
+		"it falls":                {[]float64{140, 130, 120}, false},
+		"there and back":          {[]float64{100, 200, 100}, false},
+		"nothing to compare with": {nil, false},
+	} {
+		if got := rising(test.level, 1); got != test.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
 }
 
 // Whatever the numbers of an OOM are, exactly one class takes it when memory is known not to have grown, and none of these when it had

@@ -78,6 +78,68 @@ func TestStalls(t *testing.T) {
 	}
 }
 
+// On a shared card the utilisation is anybody's. A worker that works moves its own memory, whatever its metrics say; one that hangs moves
+// nothing, though its metrics are served and its CPU spins.
+func TestAFrozenEngineOnASharedCard(t *testing.T) {
+	flow := func(i int, e *event.Engine) {
+		e.Running, e.GenerationTokensTotal, e.FinishedTotal = u(13), u(1000+200*i), u(10+i)
+	}
+	frozen := func(running, waiting int) func(int, *event.Engine) {
+		return func(_ int, e *event.Engine) {
+			e.Running, e.Waiting, e.GenerationTokensTotal, e.FinishedTotal = u(running), u(waiting), u(9000), u(90)
+		}
+	}
+	busy := 0.85
+	const lent = 40 // GiB that others hold of the card
+	for name, test := range map[string]struct {
+		minutes, others int
+		running, wait   int
+		moves           func(i int, a *event.Allocator, p *event.GpuProcess)
+		device          bool
+		stalled         string
+	}{
+		"it hangs, and ten minutes have passed":           {13, lent, 13, 0, nil, true, "true"},
+		"they have not":                                   {9, lent, 13, 0, nil, true, "false"},
+		"something waits, which takes two":                {4, lent, 13, 2, nil, true, "true"},
+		"nobody reads the card":                           {13, lent, 13, 0, nil, false, "true"},
+		"what is live moves":                              {60, lent, 13, 0, func(i int, a *event.Allocator, _ *event.GpuProcess) { a.AllocatedBytes = u(gib + i%3*mib) }, true, "false"},
+		"only a peak moves":                               {60, lent, 13, 0, func(i int, a *event.Allocator, _ *event.GpuProcess) { a.AllocatedPeakBytes = u(gib + i*mib) }, true, "false"},
+		"only its memory on the device moves":             {60, lent, 13, 2, func(i int, _ *event.Allocator, p *event.GpuProcess) { p.UsedBytes = u(2*gib + i*mib) }, true, "false"},
+		"it moved five minutes ago":                       {14, lent, 13, 0, func(i int, a *event.Allocator, _ *event.GpuProcess) { a.AllocatedBytes = u(gib + i/9) }, true, "false"},
+		"the card is its own and works: the sensor hangs": {60, 0, 13, 0, nil, true, "false"},
+		"there is nothing to do":                          {60, lent, 0, 0, nil, true, "false"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			play := func(n int, set func(int, *event.Engine), works bool) {
+				for i := range n {
+					a := &event.Allocator{GpuUuid: "GPU-1", AllocatedBytes: u(gib), ActiveBytes: u(gib), ReservedBytes: u(2 * gib), AllocatedPeakBytes: u(gib)}
+					p := &event.GpuProcess{GpuUuid: "GPU-1", UsedBytes: u(2 * gib)}
+					switch {
+					case works:
+						a.AllocatedBytes = u(gib + (i+1)*mib)
+					case test.moves != nil:
+						test.moves(i, a, p)
+					}
+					if test.device {
+						s.give(&event.Event{Gpu: &event.Gpu{Uuid: "GPU-1", TotalBytes: u(80 * gib), UsedBytes: u((2 + test.others) * gib), Utilization: &busy}})
+					}
+					s.give(&event.Event{GpuProcess: p})
+					s.give(&event.Event{Allocator: a})
+					s.give(&event.Event{Process: &event.Process{CpuSecondsTotal: event.Ptr(float64(60 * i))}}) // a hang in a CUDA call spins
+					s.minutes(1, func(_ int, e *event.Engine) { set(i, e) })
+				}
+			}
+			play(5, flow, true)
+			play(test.minutes, frozen(test.running, test.wait), false)
+			s.wantFlag("symptom.stalled", test.stalled)
+			if test.device && test.others > 0 {
+				s.wantFlag("device.spinning", "false")
+			}
+		})
+	}
+}
+
 // Seconds since the last token, and since any field moved: the queue that grows is movement, and no progress.
 func TestProgressAndFrozenSeconds(t *testing.T) {
 	s := newStage(t)

@@ -24,6 +24,7 @@ type Report struct {
 	Lacking []string          // what would be needed to be surer
 	Missing map[string]string // class → the sensor that is missing
 	Quality []string          // what is wrong with the data
+	Asked   []string          // snapshots that were asked for without a suspicion, a sentence each; the judge's to fill
 }
 
 // QuietReport is what levels are compared at.

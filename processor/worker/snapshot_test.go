@@ -2,10 +2,13 @@ package worker
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -214,5 +217,137 @@ func TestASnapshotDoesNotContradictAnOom(t *testing.T) {
 	o.postMortem(start, &event.Snapshot{GpuUuid: "GPU-1", Reason: "oom", LiveBytes: event.Ptr(uint64(4 * gib)), FreeBytes: event.Ptr(uint64(gib))})
 	if o.last.GetAllocatedBytes() != 5*gib || o.last.GetReservedUnallocatedBytes() != gib || before.ReservedUnallocatedBytes != nil {
 		t.Errorf("completed to %v, and what was told to %v", o.last, before)
+	}
+}
+
+// What private pools have reserved is compared with an earlier snapshot of this life and card, five minutes before at least.
+func TestGrowthOfPrivatePools(t *testing.T) {
+	w := New("w", host, who, start)
+	tick(w, time.Minute, gib, 0, 1)
+	w.Close()
+	pools := func(gpu string, reserved uint64) *event.Snapshot {
+		return &event.Snapshot{GpuUuid: gpu, Reason: "asked", PrivateBytes: event.Ptr(reserved * mebi), FreeBytes: event.Ptr(reserved * mebi)}
+	}
+	for _, one := range []struct {
+		at       time.Duration
+		reserved uint64
+		growth   any
+	}{
+		{2 * time.Minute, 600, nil},
+		{4 * time.Minute, 700, nil},                        // too near
+		{34 * time.Minute, 750, 100.0 * mebi},              // 50 MiB in half an hour
+		{36 * time.Minute, 754, 54.0 * mebi / (32.0 / 60)}, // still against that of 4 min
+		{96 * time.Minute, 654, -100.0 * mebi},
+	} {
+		shown(w, one.at, pools("GPU-1", one.reserved))
+		got := read(w, "snapshot.private_growth")
+		if g, known := got.(float64); known && one.growth != nil {
+			if want := one.growth.(float64); g < want-1 || g > want+1 {
+				t.Errorf("after %v it grows by %v, want %v", one.at, g, want)
+			}
+		} else if got != one.growth {
+			t.Errorf("after %v it grows by %v, want %v", one.at, got, one.growth)
+		}
+		if got := read(w, "snapshot.private_bytes"); got != float64(one.reserved*mebi) {
+			t.Errorf("after %v %v are private", one.at, got)
+		}
+	}
+	summed := pools("GPU-1", 0)
+	summed.PrivateBytes = nil
+	summed.Pools = []*event.SnapshotPool{{Name: "default", ReservedBytes: event.Ptr(uint64(gib))}, {Name: "private (1,0)", Private: event.Ptr(true), ReservedBytes: event.Ptr(uint64(3 * mebi))},
+		{Name: "private (2,0)", Private: event.Ptr(true), ReservedBytes: event.Ptr(uint64(4 * mebi))}}
+	if got := private(summed); got != 7*mebi {
+		t.Errorf("%v in two private pools", got)
+	}
+}
+
+// The holes of one card say nothing about what failed on another. An account of a failure that is yet to come is nobody's.
+func TestASnapshotOfAnotherCardIsSilentAboutAnOOM(t *testing.T) {
+	w := New("w", host, who, start)
+	tick(w, time.Minute, gib, 0, 1)
+	w.Close()
+	shown(w, 2*time.Minute, holey("GPU-2", gib))
+	if got := read(w, "snapshot.stuck_bytes"); got != 1.0*gib {
+		t.Fatalf("%v is stuck", got)
+	}
+	w.Apply(&event.Event{Time: timestamppb.New(start.Add(3 * time.Minute)), Host: host, Worker: who, Oom: &event.Oom{Kind: "cuda", GpuUuid: "GPU-1", RequestedBytes: event.Ptr(uint64(gib))}})
+	if got := read(w, "snapshot.stuck_bytes"); got != nil {
+		t.Errorf("of the card that failed %v is stuck", got)
+	}
+	if file, holders := w.Evidence("fragmentation"); file != "" || holders != nil || !w.EvidenceAt().IsZero() {
+		t.Error("the evidence is of another card")
+	}
+	forged := holey("GPU-2", 9*gib)
+	forged.LastOom = &event.SnapshotOom{RequestedBytes: event.Ptr(uint64(1)), Time: timestamppb.New(start.Add(100 * 365 * 24 * time.Hour))}
+	shown(w, 4*time.Minute, forged)
+	shown(w, 4*time.Minute, holey("GPU-1", 2*gib))
+	if got := read(w, "snapshot.stuck_bytes"); got != 2.0*gib {
+		t.Errorf("with one of the card that failed %v is stuck", got)
+	}
+}
+
+// A snapshot of a clock that was wrong once does not keep out those of the right time.
+func TestASnapshotOfTheFutureKeepsNothingOut(t *testing.T) {
+	w := New("w", host, who, start)
+	tick(w, time.Minute, gib, 0, 1)
+	w.Close()
+	shown(w, 20*time.Hour, holey("GPU-1", 3*gib))
+	if !shown(w, 2*time.Minute, holey("GPU-1", 2*gib)) || read(w, "snapshot.stuck_bytes") != 2.0*gib {
+		t.Errorf("%v is stuck, by the snapshot of tomorrow", read(w, "snapshot.stuck_bytes"))
+	}
+	if shown(w, time.Minute, holey("GPU-1", gib)) {
+		t.Error("one that is older than what is kept is taken")
+	}
+}
+
+// Names of files and functions are anybody's text: one line of printable characters reaches what people read, and a state that can be saved.
+func TestHostileSnapshots(t *testing.T) {
+	w := New("w", host, who, start)
+	tick(w, time.Minute, gib, 0, 1)
+	w.Close()
+	nasty := "a\x1b[2Jb\r\nc\u202ed\u2028e\x00\xff" + strings.Repeat("é", 1000)
+	all := uint64(1<<64 - 1)
+	said := &event.Snapshot{GpuUuid: "GPU-1", Reason: nasty, File: nasty, ReservedBytes: &all, LiveBytes: event.Ptr(uint64(0)), FreeBytes: &all, ReleasableBytes: &all, PrivateBytes: &all,
+		PrivateFreeBytes: &all, Fragmentation: event.Ptr(math.Inf(1)), GrowthSeconds: event.Ptr(math.NaN()), HistorySeconds: event.Ptr(-1.0), LastOom: &event.SnapshotOom{RequestedBytes: &all},
+		Pools: []*event.SnapshotPool{nil, {Private: event.Ptr(true), ReservedBytes: &all}, {FreeBytes: &all, ReleasableBytes: &all, LargestFreeBytes: &all}}}
+	for i := range 5000 {
+		said.Stacks = append(said.Stacks, &event.SnapshotStack{Frames: []string{nasty, "b", "c", "d", "e", "f", "g"}, LiveBytes: &all, Blocks: event.Ptr(uint64(i)), GrowthBytes: event.Ptr(int64(-1 << 63))}, nil)
+	}
+	for i := range 64 { // one process on a card more than anybody sells
+		said.GpuUuid = fmt.Sprint("GPU-", i)
+		shown(w, time.Duration(i+2)*time.Minute, said)
+	}
+	if n := len(w.snapshots.Cards); n != maxSnapshots {
+		t.Errorf("%d snapshots are kept", n)
+	}
+	file, holders := w.Evidence("retention")
+	if len(holders) == 0 || len(holders) > maxHolders {
+		t.Fatalf("%d holders", len(holders))
+	}
+	for _, text := range append([]string{file}, holders[0].Frames...) {
+		if len(text) > maxName || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsGraphic(r) || r == '\u2028' }) || !utf8.ValidString(text) {
+			t.Errorf("%q reaches people", text)
+		}
+	}
+	if !strings.HasPrefix(file, "a[2Jbcde") {
+		t.Errorf("the file is %q", file)
+	}
+	for _, v := range variable.All() {
+		if v.Kind != variable.Number {
+			continue
+		}
+		if n, known := w.Sample().Number(variable.Must(v.Name)); known && (math.IsInf(n, 0) || math.IsNaN(n)) {
+			t.Errorf("%s is %v", v.Name, n)
+		}
+	}
+	state, err := w.Save()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(state) > 64<<10 {
+		t.Errorf("its state is %d bytes", len(state))
+	}
+	if _, err := Restore(state); err != nil {
+		t.Error(err)
 	}
 }

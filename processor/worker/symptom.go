@@ -10,12 +10,12 @@ import (
 
 var oomIDs = struct {
 	count, happened, grew, kind, beforeReady, fits                                 variable.ID
-	ofDevice, roomInTotal, deduced, part, size                                     variable.ID
+	ofDevice, roomInTotal, deduced, part, size, age                                variable.ID
 	requested, free, limit, allocated, reservedUnallocated, privatePoolFree, other variable.ID
 }{
 	variable.Must("oom.count"), variable.Must("symptom.oom"), variable.Must("grew.before_oom"), variable.Must("oom.kind"), variable.Must("oom.before_ready"),
 	variable.Must("oom.fits_without_others"), variable.Must("oom.of_device"), variable.Must("oom.room_in_total"),
-	variable.Must("oom.room_deduced"), variable.Must("oom.part"), variable.Must("oom.size"),
+	variable.Must("oom.room_deduced"), variable.Must("oom.part"), variable.Must("oom.size"), variable.Must("oom.age_seconds"),
 	variable.Must("oom.requested_bytes"), variable.Must("oom.free_bytes"), variable.Must("oom.limit_bytes"),
 	variable.Must("oom.allocated_bytes"), variable.Must("oom.reserved_unallocated_bytes"), variable.Must("oom.private_pool_free_bytes"),
 	variable.Must("oom.other_processes_bytes"),
@@ -33,6 +33,7 @@ func (w *Worker) oomFeatures(at time.Time) {
 	if len(o.times) == 0 {
 		return
 	}
+	s.SetNumber(oomIDs.age, max(0, event.Ago(at, o.lastAt)).Truncate(ageStep).Seconds())
 	s.SetBool(oomIDs.grew, o.grew && fills(o.last))
 	s.SetBool(oomIDs.beforeReady, w.beforeReady())
 	if o.last == nil {
