@@ -179,7 +179,7 @@ func askHost(ctx context.Context, conn *nats.Conn, host string, request collecto
 	m, err := conn.RequestWithContext(ctx, collector.AskSubject(cluster, name), text)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return "", &broker.Failure{What: "nobody answers for " + host + ": evidence is off there, or its collector is not running", Remedy: "start the collector there with --evidence (docs/watching.md)", Err: err}
+		return "", &broker.Failure{What: "nobody answers for " + host + ": evidence is off there, or its collector is not running", Remedy: "start the collector there with --evidence, or `lowtide up` without --demo and --no-evidence (docs/watching.md)", Err: err}
 	case errors.Is(err, context.DeadlineExceeded):
 		return "", &broker.Failure{What: "no answer from " + host, Remedy: "this user may need permission to publish lowtide.ask.>, as in deploy/nats.conf", Err: err}
 	case err != nil:

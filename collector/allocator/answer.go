@@ -61,7 +61,7 @@ func (d *desk) left(p *peer) {
 // enqueue leaves a job to be read. The lock is held.
 func (d *desk) enqueue(j job) {
 	if len(d.jobs) >= maxJobs {
-		j.raw.Close()
+		d.drop(j.raw)
 		d.failed(j.sent, "dropped", fmt.Errorf("%d raw snapshots wait to be read", len(d.jobs)), 0, time.Now())
 		return
 	}
@@ -82,14 +82,20 @@ func (d *desk) next() (job, bool) {
 
 // read has one raw snapshot summarised, keeps it, and leaves its events for the next tick.
 func (d *desk) read(ctx context.Context, j job) {
-	defer j.raw.Close()
 	started := time.Now()
-	devices, result, err := d.summarise(ctx, j)
+	devices, result, err := d.take(ctx, j)
 	now := time.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil {
-		if ctx.Err() == nil {
+		switch {
+		case ctx.Err() != nil:
+		case j.line != nil && j.line.Passing && !j.armed && !j.again:
+			d.count(false, "again")
+			d.Log.Info("allocator snapshot is asked for once more", "pid", j.life.pid, "ask", j.id, "after", againAfter, "error", err)
+			j.again = true
+			d.later = append(d.later, later{j.sent, now.Add(againAfter)})
+		default:
 			d.failed(j.sent, result, err, now.Sub(started), now)
 		}
 		return
@@ -111,6 +117,26 @@ func (d *desk) read(ctx context.Context, j job) {
 	d.Log.Info("allocator snapshot", "pid", j.life.pid, "ask", j.id, "reason", j.Reason, "devices", len(devices), "file", devices[0].File, "bytes", devices[0].GetFileBytes(),
 		"worker_seconds", devices[0].GetTookSeconds(), "read_seconds", now.Sub(started).Seconds())
 	kick(d.wake)
+}
+
+// take reads the file that the probe has written, or a copy where somebody could still change it, and lets go of it.
+func (d *desk) take(ctx context.Context, j job) (devices []*event.Snapshot, result string, err error) {
+	raw := j.raw
+	defer func() {
+		d.mu.Lock()
+		d.drop(raw)
+		d.mu.Unlock()
+	}()
+	if j.line != nil && j.line.Status != "ok" || raw.Sealed() {
+		return d.summarise(ctx, j)
+	}
+	d.Log.Info("raw snapshot is still open in its process or a child of it", "pid", j.life.pid, "ask", j.id)
+	if j.sent.raw, err = raw.Copy(d.Bytes + overRoom); err != nil {
+		j.sent.raw = raw
+		return nil, "failed", err
+	}
+	defer j.sent.raw.Close()
+	return d.summarise(ctx, j)
 }
 
 // summarise returns a snapshot's events, or the outcome and why there are none.

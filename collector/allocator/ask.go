@@ -36,7 +36,7 @@ func (d *desk) hand(p *peer, a *sent, patience time.Duration) error {
 	line := askLine{Lowtide: 1, Ask: "snapshot", ID: a.id, MaxBytes: d.Bytes, BudgetSeconds: d.Budget.Seconds(), HistorySeconds: a.History.Seconds()}
 	switch {
 	case a.armed:
-		line.Ask = "arm"
+		line.Ask, line.BudgetSeconds = "arm", min(d.Budget, armBudget).Seconds()
 	case a.History > 0:
 		line.MaxEntries = maxEntries
 	}

@@ -28,17 +28,19 @@ const (
 	maxArmed     = 64               // processes whose post-mortem is prepared
 	armEvery     = time.Minute      // of a process, after one that was used
 	armAgain     = 10 * time.Minute // after one that failed
+	armBudget    = 10 * time.Second // of a post-mortem
 	maxEntries   = 50_000           // of the history
 	censusBudget = 200 * time.Millisecond
-	overRoom     = 1 << 20 // bytes that a file may be over the bound before its writer counts as hostile
 	maxJobs      = 2 * (maxAsks + maxArmed)
 	pruneEvery   = 10 * time.Minute
 	armPatience  = 100 * time.Millisecond // for a probe to take a line: many may have to be armed
 	askPatience  = time.Second
 )
 
-// What Ask says no with.
+// What Ask says no with, and errNoFile of a post-mortem.
 var (
+	errNoFile = errors.New("no file can be opened for it")
+
 	ErrNoEvidence = errors.New("evidence is off on this host; hint: start its collector with --evidence")
 	ErrUnknown    = errors.New("no such process")
 	ErrRefused    = errors.New("refused")
@@ -50,7 +52,7 @@ type Evidence struct {
 	Reader Reader
 	Host   string        // name of this host, a part of every file's name
 	Bytes  int64         // of one raw snapshot; 256 MiB when zero
-	Budget time.Duration // that a worker may be held up for one; 10 s when zero
+	Budget time.Duration // from the moment that it is begun until it is written, on a busy machine; 30 s when zero. A post-mortem, which the program waits for, has 10 s at most
 	Slack  time.Duration // beyond history and budget, until an ask is given up; 30 s when zero
 	Log    *slog.Logger  // nil discards
 }
@@ -92,6 +94,7 @@ type sent struct {
 	until   time.Time // when it is given up
 	away    bool      // the connection it went over is closed
 	hostile bool      // its file grew beyond its bound, and is emptied until the process ends
+	again   bool      // it was sent before
 }
 
 // kept is the newest raw snapshot of a process.
@@ -121,6 +124,8 @@ type desk struct {
 	arms    map[life]arming
 	kept    map[life]kept
 	jobs    []job
+	later   []later
+	loose   []*snapshot.Raw // of no use any more, and somebody may still write to them
 	counts  map[Outcome]uint64
 	trouble string // why nothing is armed, as last said
 	pruned  time.Time
@@ -131,7 +136,7 @@ func newDesk(s *Source, e Evidence) *desk {
 		e.Bytes = 256 << 20
 	}
 	if e.Budget <= 0 {
-		e.Budget = 10 * time.Second
+		e.Budget = 30 * time.Second
 	}
 	if e.Slack <= 0 {
 		e.Slack = 30 * time.Second
@@ -188,8 +193,14 @@ func (d *desk) close() {
 	for _, j := range d.jobs {
 		j.raw.Close()
 	}
+	for _, raw := range d.loose {
+		raw.Close()
+	}
 	clear(d.asks)
-	d.jobs = nil
+	d.jobs, d.later, d.loose = nil, nil, nil
+	if err := d.Store.Close(); err != nil {
+		d.Log.Warn("folder of raw snapshots is not closed", "error", err)
+	}
 }
 
 // Ask sends an ask to the probe of a process and returns its id. What becomes of it comes as a `snapshot` event, or as a `source` event
@@ -225,7 +236,7 @@ func (s *Source) Ask(a Ask) (id string, err error) {
 	if err := d.allows(life{p.pid, p.ticks}, now); err != nil {
 		return "", err
 	}
-	sent, err := d.send(p, gpu, a, false, now)
+	sent, err := d.send(p, gpu, &sent{Ask: a, id: rand.Text()}, now)
 	if err != nil {
 		d.count(false, "unsent")
 		return "", fmt.Errorf("%w: %w", ErrRefused, err)
@@ -250,20 +261,26 @@ func (d *desk) allows(l life, now time.Time) error {
 		return fmt.Errorf("%w: pid %d was asked %v ago, and is asked once in %v; hint: wait for %v", ErrRefused, l.pid, now.Sub(at).Round(time.Second), askEvery,
 			(askEvery - now.Sub(at)).Round(time.Second))
 	}
-	outstanding := 0
 	for _, a := range d.asks {
-		if a.armed || a.hostile {
-			continue
-		}
-		outstanding++
-		if a.life == l {
+		if !a.armed && !a.hostile && a.life == l {
 			return fmt.Errorf("%w: pid %d has not answered the last ask", ErrRefused, l.pid)
 		}
 	}
-	if outstanding >= maxAsks {
-		return fmt.Errorf("%w: %d asks of this host are not answered; hint: wait for one", ErrRefused, outstanding)
+	if n := d.outstanding(); n >= maxAsks {
+		return fmt.Errorf("%w: %d asks of this host are not answered; hint: wait for one", ErrRefused, n)
 	}
 	return nil
+}
+
+// outstanding is how many asks of the host are not answered, those that wait to be sent again among them. The lock is held.
+func (d *desk) outstanding() int {
+	n := len(d.later)
+	for _, a := range d.asks {
+		if !a.armed && !a.hostile {
+			n++
+		}
+	}
+	return n
 }
 
 // probeOf finds the newest connection of a process whose probe has said hello.
@@ -278,23 +295,23 @@ func (s *Source) probeOf(pid int) (found *peer, backend, gpu string) {
 	return found, backend, gpu
 }
 
-// send opens a file and hands it to the probe with the ask. The lock is held.
-func (d *desk) send(p *peer, gpu string, a Ask, armed bool, now time.Time) (*sent, error) {
+// send opens a file and hands it to the probe with the ask. The error wraps errNoFile where it is not the probe's. The lock is held.
+func (d *desk) send(p *peer, gpu string, s *sent, now time.Time) (*sent, error) {
 	raw, err := d.Store.New()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errNoFile, err)
 	}
-	s := &sent{Ask: a, id: rand.Text(), life: life{p.pid, p.ticks}, worker: p.worker(), gpu: gpu, armed: armed, raw: raw, at: now,
-		until: now.Add(a.History + d.Budget + d.Slack)}
+	s.life, s.worker, s.gpu, s.raw, s.at, s.away = life{p.pid, p.ticks}, p.worker(), gpu, raw, now, false
+	s.until = now.Add(s.History + d.Budget + d.Slack)
 	patience := askPatience
-	if armed {
+	if s.armed {
 		patience = armPatience
 	}
 	if err := d.hand(p, s, patience); err != nil {
 		return nil, errors.Join(err, raw.Close())
 	}
 	d.asks[s.id] = s
-	d.count(armed, "sent")
+	d.count(s.armed, "sent")
 	return s, nil
 }
 
@@ -325,7 +342,7 @@ func (d *desk) tend(now time.Time) {
 	for id, a := range d.asks {
 		if d.hostile(a) && d.source.ended(a.life) {
 			delete(d.asks, id)
-			a.raw.Close()
+			d.drop(a.raw)
 		}
 		if a.hostile {
 			continue
@@ -340,9 +357,9 @@ func (d *desk) tend(now time.Time) {
 			case size > 0:
 				d.enqueue(job{sent: a})
 			case a.armed:
-				a.raw.Close()
+				d.drop(a.raw)
 			default:
-				a.raw.Close()
+				d.drop(a.raw)
 				d.failed(a, "died", fmt.Errorf("the process ended, or its probe went away, before it answered"), 0, now)
 			}
 			continue
@@ -352,7 +369,7 @@ func (d *desk) tend(now time.Time) {
 			continue
 		case !a.armed && now.After(a.until):
 			delete(d.asks, id)
-			a.raw.Close()
+			d.drop(a.raw)
 			d.failed(a, "timeout", fmt.Errorf("%w: the probe has not answered; hint: it may be older than this collector", context.DeadlineExceeded), now.Sub(a.at), now)
 			continue
 		}
@@ -360,6 +377,8 @@ func (d *desk) tend(now time.Time) {
 			armed[a.life] = true
 		}
 	}
+	d.dropLoose()
+	d.sendLater(connected, now)
 	d.arm(connected, armed, now)
 	d.forget(connected)
 	if now.Sub(d.pruned) >= pruneEvery {
@@ -370,26 +389,6 @@ func (d *desk) tend(now time.Time) {
 	}
 }
 
-// hostile says whether the file is over its bound, and empties it: a descriptor that was given away cannot be taken back, so that it is
-// done at every tick as long as the process lives.
-func (d *desk) hostile(a *sent) bool {
-	size, err := a.raw.Size()
-	if !a.hostile && (err != nil || size <= d.Bytes+overRoom) {
-		return false
-	}
-	if size > 0 {
-		if err := a.raw.Empty(); err != nil {
-			d.Log.Warn("raw snapshot is not emptied", "pid", a.life.pid, "error", err)
-		}
-	}
-	if !a.hostile {
-		a.hostile = true
-		d.arms[a.life] = arming{never: true}
-		d.failed(a, "oversize", fmt.Errorf("the probe wrote %d bytes, more than %d: it is not asked again", size, d.Bytes), 0, time.Now())
-	}
-	return true
-}
-
 // arm prepares the post-mortem of every process with PyTorch's own allocator that has none. The lock is held.
 func (d *desk) arm(connected []probe, armed map[life]bool, now time.Time) {
 	for _, c := range connected {
@@ -398,9 +397,10 @@ func (d *desk) arm(connected []probe, armed map[life]bool, now time.Time) {
 		}
 		armed[c.life] = true
 		d.arms[c.life] = arming{next: now.Add(armEvery)}
-		_, err := d.send(c.peer, c.gpu, Ask{PID: c.life.pid, Reason: "oom"}, true, now)
+		_, err := d.send(c.peer, c.gpu, &sent{Ask: Ask{PID: c.life.pid, Reason: "oom"}, id: rand.Text(), armed: true}, now)
 		switch {
-		case errors.Is(err, snapshot.ErrDiskFull):
+		case errors.Is(err, errNoFile): // nor for any other
+			d.arms[c.life] = arming{}
 			if d.trouble == "" {
 				d.Log.Warn("post-mortems of failed allocations are not prepared", "error", err)
 			}
@@ -427,6 +427,9 @@ func (d *desk) forget(connected []probe) {
 	}
 	for _, a := range d.asks {
 		here[a.life] = true
+	}
+	for _, l := range d.later {
+		here[l.life] = true
 	}
 	gone := func(l life) bool { return !here[l] && d.source.ended(l) }
 	maps.DeleteFunc(d.asked, func(l life, _ time.Time) bool { return gone(l) })

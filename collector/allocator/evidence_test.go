@@ -215,7 +215,7 @@ func TestAskedSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	l, file := p.asked(t)
-	if want := (askLine{1, "snapshot", id, 256 << 20, 10, 600, 50_000, true, 0.2}); l != want {
+	if want := (askLine{1, "snapshot", id, 256 << 20, 30, 600, 50_000, true, 0.2}); l != want {
 		t.Errorf("asked %+v, want %+v", l, want)
 	}
 	if flags, err := unix.FcntlInt(file.Fd(), unix.F_GETFL, 0); err != nil || flags&unix.O_ACCMODE != unix.O_WRONLY {
@@ -226,6 +226,7 @@ func TestAskedSnapshot(t *testing.T) {
 	}
 	say(t, p.conn, `{"v":1,"kind":"recording","id":%q,"time":%d,"history":"on"}`, id, time.Now().Unix())
 	file.WriteString("0123.")
+	file.Close()
 	say(t, p.conn, `{"v":1,"kind":"snapshot","id":%q,"time":%.3f,"reason":"asked","status":"ok","bytes":5,"took_seconds":0.9,"gil_seconds":0.25,"history_seconds":600.1,`+
 		`"devices":{"0":"GPU-7"},"note":"half of it","census":{"tensors":3,"bytes":4096,"complete":true,"took_seconds":0.1}}`, id, float64(time.Now().UnixMilli())/1e3)
 	events := told(t, s, "a snapshot", s.waits1)
@@ -257,10 +258,11 @@ func TestAskedSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	l, file = p.asked(t)
-	if want := (askLine{Lowtide: 1, Ask: "snapshot", ID: id, MaxBytes: 256 << 20, BudgetSeconds: 10}); l != want {
+	if want := (askLine{Lowtide: 1, Ask: "snapshot", ID: id, MaxBytes: 256 << 20, BudgetSeconds: 30}); l != want {
 		t.Errorf("asked %+v, want %+v", l, want)
 	}
 	file.WriteString("01234567.")
+	file.Close()
 	say(t, p.conn, `{"v":1,"kind":"snapshot","id":%q,"time":%d,"reason":"asked","status":"ok","devices":{"0":"GPU-7"}}`, id, time.Now().Unix())
 	events = told(t, s, "a second snapshot", s.waits1)
 	if e := events[0].Snapshot; e.GetReason() != "asked" || len(e.Stacks) != 1 || e.Stacks[0].GetGrowthBytes() != 4 || e.GetGrowthSeconds() < 3600 || e.GetGrowthSeconds() > 3700 {
@@ -331,11 +333,11 @@ func TestProbesThatNeverAnswer(t *testing.T) {
 	_, file := p.asked(t)
 	file.WriteString("half")
 	s.desk.arms[p.life] = arming{next: time.Now().Add(time.Hour)} // nothing but the ask
-	s.desk.tend(time.Now().Add(99 * time.Second))                 // a minute, ten seconds of budget, thirty of slack: one to go
+	s.desk.tend(time.Now().Add(119 * time.Second))                // a minute, thirty seconds of budget, thirty of slack: one to go
 	if len(s.queue) != 0 {
 		t.Fatal("given up too early")
 	}
-	s.desk.tend(time.Now().Add(101 * time.Second))
+	s.desk.tend(time.Now().Add(121 * time.Second))
 	events := told(t, s, "a word", s.waits1)
 	if e := events[0].Source; len(events) != 1 || e.GetStatus() != "timeout" || !strings.Contains(e.Error, id) || !strings.Contains(e.Error, "has not answered") {
 		t.Errorf("%v", events)

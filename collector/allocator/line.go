@@ -50,6 +50,7 @@ type line struct {
 	Reason         string   `json:"reason"` // asked or oom
 	Status         string   `json:"status"`
 	Error          string   `json:"error"`
+	Passing        bool     `json:"passing"` // of an error: in a minute it may be different
 	Bytes          *uint64  `json:"bytes"`
 	TookSeconds    *float64 `json:"took_seconds"`
 	GILSeconds     *float64 `json:"gil_seconds"` // of took_seconds, that no other Python thread could run

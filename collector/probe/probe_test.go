@@ -116,7 +116,7 @@ func TestWheel(t *testing.T) {
 	}
 	want := []string{"lowtide_probe-0.2.0.dist-info/METADATA", "lowtide_probe-0.2.0.dist-info/RECORD", "lowtide_probe-0.2.0.dist-info/WHEEL",
 		"lowtide_probe-0.2.0.dist-info/entry_points.txt", "lowtide_probe.pth", "lowtide_probe.start", "lowtide_probe/__init__.py",
-		"lowtide_probe/asking.py", "lowtide_probe/census.py", "lowtide_probe/evidence.py", "lowtide_probe/history.py", "lowtide_probe/link.py",
+		"lowtide_probe/asking.py", "lowtide_probe/bar.py", "lowtide_probe/census.py", "lowtide_probe/evidence.py", "lowtide_probe/history.py", "lowtide_probe/link.py",
 		"lowtide_probe/reading.py", "lowtide_probe/snapshot.py", "lowtide_probe/watch.py"}
 	slices.Sort(named)
 	if !slices.Equal(named, want) || len(files) != len(want) {

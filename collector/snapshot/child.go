@@ -22,13 +22,16 @@ import (
 	"lowtide/event"
 )
 
-// childMark is set in the environment of the child only: a program that does not know the command snapshot-child cannot start
-// itself over and over.
+// childMark is set in the environment of the child and of all that it starts: it refuses to be a parent.
 const childMark = "LOWTIDE_SNAPSHOT_CHILD"
+
+// ChildKnown is set in the environment of a test whose TestMain knows the command snapshot-child.
+const ChildKnown = "LOWTIDE_SNAPSHOT_CHILD_KNOWN"
 
 const (
 	childCommand  = "snapshot-child"
 	childDeadline = time.Minute
+	childSeconds  = 120       // of a processor
 	childMemory   = "384MiB"  // where its garbage collector gets busy
 	childData     = 768 << 20 // bytes; where it ends. Read takes at most about twice a raw file, and those of probes have 256 MiB
 	childNice     = 19
@@ -67,6 +70,7 @@ func humble() {
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, childNice)
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 	_ = unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: childData, Max: childData})
+	_ = unix.Setrlimit(unix.RLIMIT_CPU, &unix.Rlimit{Cur: childSeconds, Max: childSeconds}) // whoever is left to end it
 }
 
 func (c *ChildCommand) summarise(raw, before io.Reader, out io.Writer) error {
@@ -137,13 +141,20 @@ type Child struct {
 }
 
 // Summarise has the raw snapshot summarised, one event.Snapshot a device. before is an earlier one of the same process, or nil. The
-// error wraps ErrUnreadable where the file or the child is at fault, and context.DeadlineExceeded where it took too long.
+// error wraps ErrUnreadable where the file or the child is at fault, and context.DeadlineExceeded where it took too long. In a child it
+// is an error: a program that does not know the command, such as a test, would start itself over and over.
 func (c Child) Summarise(ctx context.Context, raw, before *os.File, reason string, gpus map[string]string) ([]*event.Snapshot, error) {
+	if os.Getenv(childMark) != "" {
+		return nil, errors.New("read raw snapshot: this is a child already, which starts no other")
+	}
 	argv := c.Argv
 	if len(argv) == 0 {
 		own, err := os.Executable()
 		if err != nil {
 			return nil, fmt.Errorf("find own program: %w", err)
+		}
+		if strings.HasSuffix(own, ".test") && os.Getenv(ChildKnown) == "" {
+			return nil, fmt.Errorf("start child: %s is a test, which would run its tests as the child; hint: answer %s in its TestMain, and set %s", own, childCommand, ChildKnown)
 		}
 		argv = []string{own, childCommand}
 	}
@@ -165,6 +176,7 @@ func (c Child) Summarise(ctx context.Context, raw, before *os.File, reason strin
 		command.ExtraFiles = []*os.File{before}
 	}
 	command.Env = childEnvironment()
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) } // and whatever it has started
 	command.WaitDelay = time.Second
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	// The parent-death signal is tied to the thread that starts the child, so this goroutine keeps its thread.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -88,6 +89,46 @@ func TestChildrenThatFail(t *testing.T) {
 	if err := new(ChildCommand).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "hint: ") {
 		t.Errorf("started by hand: %v", err)
 	}
+}
+
+// A program that is started as the child and does not know it must not start itself again, however it came to that.
+func TestChildrenOfChildren(t *testing.T) {
+	_, err := childDoing("nested").Summarise(t.Context(), rawFile(t, smallPickle), nil, "asked", nil)
+	if err == nil || !strings.Contains(err.Error(), "a child already, which starts no other") {
+		t.Errorf("%v", err)
+	}
+	if _, err := (Child{}).Summarise(t.Context(), rawFile(t, smallPickle), nil, "asked", nil); err == nil || !strings.Contains(err.Error(), "would run its tests as the child; hint: ") {
+		t.Errorf("a test that does not know the command: %v", err)
+	}
+	for _, args := range [][]string{{}, {"-test.run=."}, {"snapshot-child", "--reason=asked"}} {
+		_, err := Child{Argv: append([]string{os.Args[0]}, args...), Deadline: 20 * time.Second}.Summarise(t.Context(), rawFile(t, smallPickle), nil, "asked", nil)
+		if err == nil || !strings.Contains(err.Error(), "exit status 3") {
+			t.Errorf("the tests as a child, %v: %v", args, err)
+		}
+	}
+}
+
+// The deadline ends what the child has started, too.
+func TestDeadlineOfFamilies(t *testing.T) {
+	note := filepath.Join(t.TempDir(), "pid")
+	t.Setenv("PATH", note)
+	_, err := Child{childDoing("family").Argv, time.Second}.Summarise(t.Context(), rawFile(t, smallPickle), nil, "asked", nil)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(note)
+	if err != nil {
+		t.Skipf("SKIPPED: this machine has not started a grandchild within a second: %v", err)
+	}
+	// Killed before Summarise returns; it may stand as a zombie until somebody buries it.
+	for range 1000 {
+		stat, err := os.ReadFile("/proc/" + string(text) + "/stat")
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			return
+		}
+		runtime.Gosched()
+	}
+	t.Errorf("process %s lives on", text)
 }
 
 // Eight cards of a quarter MiB each are more than a mebibyte: the longest lists of stacks are cut until it fits.

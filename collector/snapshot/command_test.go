@@ -156,7 +156,7 @@ func TestBadInput(t *testing.T) {
 	}{
 		{"no file", "no file", "_dump_snapshot", []string{"show", filepath.Join(folder, "none")}},
 		{"a folder", "is a folder", "one of the files", []string{"show", folder}},
-		{"empty", "empty: read snapshot: byte 0", "_dump_snapshot", []string{"show", file("empty", "")}},
+		{"empty", "empty: read snapshot: byte 0: nothing is in it", "take another snapshot", []string{"show", file("empty", "")}},
 		{"text", "text: read snapshot: byte 0", "_dump_snapshot", []string{"show", file("text", "hello world")}},
 		{"a class", "class: read snapshot: byte 2", "do not open this one with Python's pickle", []string{"show", file("class", "\x80\x04cos\nsystem\n.")}},
 		{"cut short", "cut: read snapshot: byte", "take another snapshot", []string{"show", file("cut", "\x80\x04}(")}},

@@ -93,7 +93,10 @@ func (m *machine) run() error {
 	if err := in.fill(lookahead); err != nil {
 		return err
 	}
-	if in.end == 0 || in.buffer[0] != opProto {
+	if in.end == 0 {
+		return &Fault{Text: "nothing is in it", Kind: ErrTruncated}
+	}
+	if in.buffer[0] != opProto {
 		return &Fault{Text: "no pickle of protocol 2 or later, which begins with PROTO", Kind: ErrLayout}
 	}
 	var (

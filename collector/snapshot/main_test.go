@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,8 +15,12 @@ import (
 
 // The test binary is also each of the children that the tests start: `test.binary child BEHAVIOUR`.
 func TestMain(m *testing.M) {
-	if len(os.Args) < 3 || os.Args[1] != "child" || os.Getenv(childMark) == "" {
+	switch {
+	case os.Getenv(childMark) == "":
 		os.Exit(m.Run())
+	case len(os.Args) < 3 || os.Args[1] != "child":
+		fmt.Fprintln(os.Stderr, "error: a child does not run the tests")
+		unix.Exit(3)
 	}
 	if err := behave(os.Args[2], os.Args[3:]); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
@@ -56,6 +62,19 @@ func behave(behaviour string, args []string) error {
 			all = append(all, piece)
 		}
 		return fmt.Errorf("%d pieces fit", len(all))
+	case "nested": // what a program does that does not know that it is a child
+		_, err := Child{}.Summarise(context.Background(), os.Stdin, nil, "asked", nil)
+		return err
+	case "family": // and one that leaves children behind
+		command := exec.Command(os.Args[0], "child", "hang")
+		command.Stdout = os.Stdout
+		if err := command.Start(); err != nil {
+			return err
+		}
+		if err := os.WriteFile(os.Getenv("PATH"), []byte(strconv.Itoa(command.Process.Pid)), 0o600); err != nil { // the only word that reaches it
+			return err
+		}
+		return command.Wait()
 	case "silent":
 		return nil
 	}

@@ -49,7 +49,7 @@ func TestReadRefusesTruncated(t *testing.T) {
 			t.Fatalf("the first %d of %d bytes: %v", n, len(b), err)
 		}
 	}
-	if _, err := Read(strings.NewReader(""), Limits{}); !errors.Is(err, ErrLayout) {
+	if _, err := Read(strings.NewReader(""), Limits{}); !errors.Is(err, ErrTruncated) || !strings.Contains(err.Error(), "byte 0: nothing is in it") {
 		t.Errorf("nothing: %v", err)
 	}
 	packed := gzipOf(t, b)

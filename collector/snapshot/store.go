@@ -7,9 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,36 +37,95 @@ var (
 	ErrUnreadable = errors.New("snapshot cannot be read")
 )
 
-// Store is a folder of raw snapshots, mode 0700, whose files have mode 0600 and never leave the host. It is safe for concurrent use.
+// Store is a folder of raw snapshots, mode 0700, whose files have mode 0600 and never leave the host. It is one collector's at a time,
+// and safe for concurrent use.
 type Store struct {
 	folder    string
+	lock      *os.File // of the folder
 	freeSpace func(folder string) (free, total uint64, err error)
 
 	mu sync.Mutex // over names: what is kept and what goes
 }
 
 // OpenStore makes the folder where it is missing, closes it to everybody else, and removes what a killed collector was writing. The
-// error names the folder.
+// error names the folder: one that is another user's, or another collector's, is refused.
 func OpenStore(folder string) (*Store, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, fmt.Errorf("open snapshot folder: %w", err)
 	}
-	if err := os.Chmod(folder, 0o700); err != nil {
-		return nil, fmt.Errorf("open snapshot folder: %w", err)
-	}
-	s := &Store{folder: folder, freeSpace: freeSpace}
-	entries, err := os.ReadDir(folder)
+	lock, err := ownFolder(folder)
 	if err != nil {
-		return nil, fmt.Errorf("open snapshot folder: %w", err)
+		return nil, fmt.Errorf("open snapshot folder %s: %w", folder, err)
+	}
+	s := &Store{folder: folder, lock: lock, freeSpace: freeSpace}
+	if err := s.sweep(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open snapshot folder: %w", err), s.Close())
+	}
+	return s, nil
+}
+
+// ownFolder closes the folder to others and locks it until the returned file is closed.
+func ownFolder(folder string) (*os.File, error) {
+	if link, err := os.Lstat(folder); err != nil {
+		return nil, err
+	} else if owner := link.Sys().(*syscall.Stat_t).Uid; link.Mode()&fs.ModeSymlink != 0 && int(owner) != os.Geteuid() {
+		return nil, fmt.Errorf("it is a link of user %d, and this is user %d", owner, os.Geteuid())
+	}
+	dir, err := os.OpenFile(folder, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	refuse := func(err error) (*os.File, error) { return nil, errors.Join(err, dir.Close()) }
+	info, err := dir.Stat()
+	if err != nil {
+		return refuse(err)
+	}
+	// Whoever owns a folder can take away and replace what is in it.
+	if owner := info.Sys().(*syscall.Stat_t).Uid; int(owner) != os.Geteuid() {
+		return refuse(fmt.Errorf("it belongs to user %d, and this is user %d", owner, os.Geteuid()))
+	}
+	if info.Mode().Perm() != 0o700 {
+		// A folder that serves others, such as /tmp, must stay as it is.
+		names, err := dir.Readdirnames(-1)
+		if err != nil {
+			return refuse(err)
+		}
+		if i := slices.IndexFunc(names, func(n string) bool { return !strings.HasPrefix(n, rawPrefix) && !strings.HasSuffix(n, rawSuffix) }); i >= 0 {
+			return refuse(fmt.Errorf("it is open to others (%v) and holds other files, such as %s; hint: give a folder of its own", info.Mode().Perm(), names[i]))
+		}
+		if err := dir.Chmod(0o700); err != nil {
+			return refuse(err)
+		}
+	}
+	err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return refuse(errors.New("another collector keeps its snapshots there"))
+	}
+	return dir, nil // a file system without locks has one collector by other means
+}
+
+// sweep removes what a collector that was killed was writing.
+func (s *Store) sweep() error {
+	entries, err := os.ReadDir(s.folder)
+	if err != nil {
+		return err
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), rawPrefix) {
-			if err := os.Remove(filepath.Join(folder, e.Name())); err != nil {
-				return nil, fmt.Errorf("open snapshot folder: %w", err)
+			if err := os.Remove(filepath.Join(s.folder, e.Name())); err != nil {
+				return err
 			}
 		}
 	}
-	return s, nil
+	return nil
+}
+
+// Close leaves the folder to the next collector. The files stay.
+func (s *Store) Close() error {
+	if err := s.lock.Close(); err != nil && !errors.Is(err, fs.ErrClosed) {
+		return fmt.Errorf("close snapshot folder: %w", err)
+	}
+	return nil
 }
 
 // Folder is where the files are.
@@ -93,86 +152,6 @@ func (s *Store) Room() error {
 	return nil
 }
 
-// Raw is a raw snapshot that is being written. It has no name, so that it is gone with its last descriptor, until Keep gives it one.
-type Raw struct {
-	store *Store
-	file  *os.File
-	path  string // of a file with a name, on file systems that know no other
-}
-
-// New opens an empty file for a probe to write. The error wraps ErrDiskFull where there is no room for it.
-func (s *Store) New() (*Raw, error) {
-	if err := s.Room(); err != nil {
-		return nil, err
-	}
-	file, err := s.nameless()
-	if err == nil {
-		return &Raw{store: s, file: file}, nil
-	}
-	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EINVAL) {
-		return nil, fmt.Errorf("open raw snapshot: %w", err)
-	}
-	return s.named()
-}
-
-func (s *Store) nameless() (*os.File, error) {
-	fd, err := unix.Open(s.folder, unix.O_RDWR|unix.O_TMPFILE|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: s.folder, Err: err}
-	}
-	return os.NewFile(uintptr(fd), filepath.Join(s.folder, "(snapshot)")), nil
-}
-
-func (s *Store) named() (*Raw, error) {
-	file, err := os.CreateTemp(s.folder, rawPrefix+"*")
-	if err != nil {
-		return nil, fmt.Errorf("open raw snapshot: %w", err)
-	}
-	return &Raw{store: s, file: file, path: file.Name()}, nil
-}
-
-// Writer is a descriptor of its own for the probe, open for writing only.
-func (r *Raw) Writer() (*os.File, error) { return r.open(os.O_WRONLY) }
-
-// Reader is a descriptor of its own that reads from the start.
-func (r *Raw) Reader() (*os.File, error) { return r.open(os.O_RDONLY) }
-
-func (r *Raw) open(flag int) (*os.File, error) {
-	file, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(int(r.file.Fd())), flag, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open raw snapshot again: %w", err)
-	}
-	return file, nil
-}
-
-// Size is how many bytes are written so far.
-func (r *Raw) Size() (int64, error) {
-	info, err := r.file.Stat()
-	if err != nil {
-		return 0, fmt.Errorf("read size of raw snapshot: %w", err)
-	}
-	return info.Size(), nil
-}
-
-// Ended says whether the last byte is a pickle's last: what was cut off by the end of its writer does not have it.
-func (r *Raw) Ended() bool {
-	size, err := r.Size()
-	if err != nil || size == 0 {
-		return false
-	}
-	var last [1]byte
-	_, err = r.file.ReadAt(last[:], size-1)
-	return err == nil && last[0] == '.'
-}
-
-// Empty gives back what was written, whoever still writes.
-func (r *Raw) Empty() error {
-	if err := r.file.Truncate(0); err != nil {
-		return fmt.Errorf("empty raw snapshot: %w", err)
-	}
-	return nil
-}
-
 // Keep gives the file its name, makes room for it by the rules of the folder, and returns the name. After an error the file is
 // still there to be closed.
 func (r *Raw) Keep(host string, pid int, at time.Time, reason string) (string, error) {
@@ -185,7 +164,7 @@ func (r *Raw) Keep(host string, pid int, at time.Time, reason string) (string, e
 	defer s.mu.Unlock()
 	name := stem + rawSuffix
 	for n := 2; ; n++ {
-		err := r.link(filepath.Join(s.folder, name))
+		err := r.name(filepath.Join(s.folder, name))
 		if err == nil {
 			break
 		}
@@ -197,27 +176,14 @@ func (r *Raw) Keep(host string, pid int, at time.Time, reason string) (string, e
 	return name, s.prune(time.Now(), name)
 }
 
-// link never overwrites.
-func (r *Raw) link(path string) error {
-	from, flags := "/proc/self/fd/"+strconv.Itoa(int(r.file.Fd())), unix.AT_SYMLINK_FOLLOW
+// name never overwrites.
+func (r *Raw) name(path string) error {
+	from, flags := r.link(), unix.AT_SYMLINK_FOLLOW
 	if r.path != "" {
 		from, flags = r.path, 0
 	}
 	if err := unix.Linkat(unix.AT_FDCWD, from, unix.AT_FDCWD, path, flags); err != nil {
 		return &os.LinkError{Op: "link", Old: from, New: path, Err: err}
-	}
-	return nil
-}
-
-// Close lets go of the file, which is gone if it was not kept.
-func (r *Raw) Close() error {
-	err := r.file.Close()
-	if r.path != "" {
-		err = errors.Join(err, os.Remove(r.path))
-		r.path = ""
-	}
-	if err != nil {
-		return fmt.Errorf("close raw snapshot: %w", err)
 	}
 	return nil
 }

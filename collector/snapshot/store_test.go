@@ -19,6 +19,7 @@ func shelf(t *testing.T) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { s.Close() })
 	s.freeSpace = func(string) (uint64, uint64, error) { return 100 << 30, 200 << 30, nil }
 	return s
 }
@@ -234,6 +235,124 @@ func TestFolder(t *testing.T) {
 	}
 	if _, err := OpenStore(file); err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("a file as the folder: %v", err)
+	}
+}
+
+// A folder that is not this collector's alone is refused, and left as it is.
+func TestFoldersOfOthers(t *testing.T) {
+	held := shelf(t)
+	if _, err := OpenStore(held.folder); err == nil || !strings.Contains(err.Error(), "another collector keeps its snapshots there") || !strings.Contains(err.Error(), held.folder) {
+		t.Errorf("a second collector: %v", err)
+	}
+	if err := errors.Join(held.Close(), held.Close()); err != nil {
+		t.Fatal(err)
+	}
+	again, err := OpenStore(held.folder)
+	if err != nil {
+		t.Fatalf("after the first has ended: %v", err)
+	}
+	defer again.Close()
+
+	shared := t.TempDir()
+	if err := errors.Join(os.Chmod(shared, 0o755), os.WriteFile(filepath.Join(shared, "notes.txt"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenStore(shared); err == nil || !strings.Contains(err.Error(), "notes.txt; hint: give a folder of its own") {
+		t.Errorf("a folder with other files: %v", err)
+	}
+	if info, err := os.Stat(shared); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("it was closed to others: %v, %v", info.Mode(), err)
+	}
+	if err := os.Remove(filepath.Join(shared, "notes.txt")); err != nil {
+		t.Fatal(err)
+	}
+	mine := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(shared, mine); err != nil {
+		t.Fatal(err)
+	}
+	s, err := OpenStore(mine)
+	if err != nil {
+		t.Fatalf("a link of one's own: %v", err)
+	}
+	s.Close()
+
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: only root can make folders and links of other users")
+	}
+	const somebody = 65534
+	if err := os.Lchown(mine, somebody, somebody); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenStore(mine); err == nil || !strings.Contains(err.Error(), "a link of user 65534") {
+		t.Errorf("somebody's link: %v", err)
+	}
+	if err := os.Chown(shared, somebody, somebody); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenStore(shared); err == nil || !strings.Contains(err.Error(), "belongs to user 65534") {
+		t.Errorf("somebody's folder: %v", err)
+	}
+}
+
+// A file is sealed as soon as nobody can write to it, and a copy of it from the beginning.
+func TestSealedFiles(t *testing.T) {
+	for kind, open := range map[string]func(*Store) (*Raw, error){"nameless": (*Store).New, "named": (*Store).named} {
+		t.Run(kind, func(t *testing.T) {
+			raw, err := open(shelf(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer raw.Close()
+			if !raw.Sealed() {
+				t.Skip("SKIPPED: this file system gives no leases, so that every snapshot is copied")
+			}
+			var writers []*os.File
+			for range 2 {
+				w, err := raw.Writer()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer w.Close()
+				writers = append(writers, w)
+			}
+			io.WriteString(writers[0], "0123.")
+			reader, err := raw.Reader()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer reader.Close()
+			copied, err := raw.Copy(5)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer copied.Close()
+			if !copied.Sealed() || !copied.Ended() {
+				t.Error("a copy can be written to, or is none")
+			}
+			if _, err := raw.Copy(4); err == nil || !strings.Contains(err.Error(), "more than 4 bytes") {
+				t.Errorf("a copy of too much: %v", err)
+			}
+			for i, w := range writers {
+				if raw.Sealed() {
+					t.Errorf("sealed with %d writers", 2-i)
+				}
+				if err := w.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !raw.Sealed() || !raw.Sealed() {
+				t.Error("not sealed without a writer")
+			}
+			if taken, err := raw.Taken(); err != nil || taken == 0 || taken > 1<<20 {
+				t.Errorf("%d bytes of the disk, %v", taken, err)
+			}
+			if err := raw.Empty(); err != nil {
+				t.Fatal(err)
+			}
+			if size, err := raw.Size(); err != nil || size != 0 {
+				t.Errorf("emptied it has %d bytes, %v", size, err)
+			}
+		})
 	}
 }
 

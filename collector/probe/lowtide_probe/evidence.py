@@ -9,7 +9,7 @@ import time
 from lowtide_probe import asking, census
 from lowtide_probe.history import History
 from lowtide_probe.link import encode
-from lowtide_probe.snapshot import Failed, Refused, Snapshots, Unsupported
+from lowtide_probe.snapshot import Failed, Passing, Refused, Snapshots, Unsupported
 
 ASK_SECONDS = 60.0  # from the end of one ask to the next
 POST_MORTEM_SECONDS = 3600.0
@@ -38,11 +38,12 @@ class Evidence:
     def __init__(self, torch, reader, link):
         self._torch, self._reader, self._link = torch, reader, link
         self._snapshots = Snapshots(torch, reader)
-        self._history = History(torch, reader.ordinals)
+        self._history = reader.history = History(torch, reader.ordinals)
         self._session = None  # of the link, in which the asks were made
         self._window = None  # Held, while the history is on for it
         self._closing = None  # the ask whose history is still to be turned off
         self._armed = None  # Held
+        self._taken = None  # Held, while its snapshot is written
         self._busy = threading.Lock()  # one snapshot at a time; nobody waits for it
         self._asked = self._written = float("-inf")
         self._unsaid = collections.deque(maxlen=8)  # (session, encoded line) of post-mortems
@@ -107,16 +108,16 @@ class Evidence:
             ask = asking.Ask(line)
         except asking.Invalid as error:
             if error.id:
-                self._refuse(error.id, str(error))
+                self._refuse(error.id, fds, str(error))
             return
         if ask.kind != "census" and len(fds) != 1:
-            self._refuse(ask.id, "one descriptor must come with it, not %d" % len(fds))
+            self._refuse(ask.id, fds, "one descriptor must come with it, not %d" % len(fds))
         elif ask.kind == "arm":
             self._arm(ask, fds)
         elif self._window is not None or self._closing is not None:
-            self._refuse(ask.id, "another one is under way")
+            self._refuse(ask.id, fds, "another one is under way", passing=True)
         elif time.monotonic() - self._asked < ASK_SECONDS:
-            self._refuse(ask.id, "not more than one in %g s: try again in %.0f s" % (ASK_SECONDS, ASK_SECONDS - (time.monotonic() - self._asked)))
+            self._refuse(ask.id, fds, "not more than one in %g s: try again in %.0f s" % (ASK_SECONDS, ASK_SECONDS - (time.monotonic() - self._asked)), passing=True)
         elif ask.kind == "census":
             self._asked = time.monotonic()
             self._answer(ask, {"status": "ok"})
@@ -125,7 +126,7 @@ class Evidence:
 
     def _arm(self, ask, fds):
         if not self._busy.acquire(False):
-            self._refuse(ask.id, BUSY)
+            self._refuse(ask.id, fds, BUSY)
             return
         try:
             self._snapshots.usable(fds[0])
@@ -133,24 +134,25 @@ class Evidence:
             if before is not None:
                 before.close()
         except Exception as error:
+            asking.close(fds)
             self._say(line(ask, "oom", broken(error)))
         finally:
             self._busy.release()
 
     def _begin(self, ask, fds):
         held, note = Held(ask, fds), ""
-        if not self._reader.ordinals():  # asked before the first read, which finds the devices in use
-            self._reader.devices()
-        if ask.history > 0:
-            try:
+        try:
+            if not self._reader.ordinals():  # asked before the first read, which finds the devices in use
+                self._reader.devices()
+            if ask.history > 0:
                 note = self._open(held)
-            except Exception as error:
-                note = "" if str(error) == OWN else "without history: %s" % describe(error)
+        except Exception as error:
+            note = "" if str(error) == OWN else ("without history: %s" if ask.history else "%s") % describe(error)
         if self._window is not held:
             self._finish(held, 0.0, note)
 
     def _finish(self, held, history, note):
-        said = {"status": "refused", "error": BUSY}
+        said = {"status": "refused", "error": BUSY, "passing": True}
         try:
             if self._busy.acquire(False):
                 try:
@@ -166,7 +168,7 @@ class Evidence:
         """Turns the history on, and lets the ask wait for its end; or says why the snapshot is taken at once."""
         ask = held.ask
         self._snapshots.usable(held.fds[0])
-        self._snapshots.fits(ask.max_bytes, self._entries(ask.entries))
+        self._snapshots.fits(held.fds[0], ask.max_bytes, self._entries(ask.entries))
         recorded = self._history.recorded()
         if recorded:
             raise Refused(OWN)
@@ -186,17 +188,19 @@ class Evidence:
 
     def _take(self, held, history, note=""):
         """Writes a snapshot, and says what it came to. Raises nothing of its own. _busy is held."""
-        ask, began = held.ask, time.monotonic()
+        ask, began, self._taken = held.ask, time.monotonic(), held
         said = {"status": "ok"}
         try:
             self._snapshots.usable(held.fds[0])
             mine = self._history.mine
             if not mine and self._history.recorded():
                 raise Refused(OWN)
-            self._snapshots.fits(ask.max_bytes, self._entries(self._history.entries) if mine else 0)
+            self._snapshots.fits(held.fds[0], ask.max_bytes, self._entries(self._history.entries) if mine else 0)
             said.update(self._snapshots.write(held.fds[0], ask.max_bytes, ask.budget - (time.monotonic() - began)))
         except Exception as error:
             said = broken(error)
+        finally:
+            self._taken = None
         said["took_seconds"] = round(time.monotonic() - began, 6)
         if history:
             said["history_seconds"] = round(history, 3)
@@ -212,21 +216,22 @@ class Evidence:
         an hour. What is already under way in another thread, or further up in this one, is not waited for."""
         if self._armed is None or time.monotonic() - self._written < POST_MORTEM_SECONDS or not self._busy.acquire(False):
             return
-        armed = None
         try:
             armed, self._armed = self._armed, None
             if armed is None:
                 return
             self._written = time.monotonic()
             window, session = self._window, self._session
-            said = self._take(armed, 0.0 if window is None else time.monotonic() - window.began)
-        finally:
-            if armed is not None:
+            said = {"status": "failed", "error": "stopped: the program interrupted it"}  # a signal handler that raises, which is its right
+            try:
+                said = self._take(armed, 0.0 if window is None else time.monotonic() - window.began)
+            finally:
                 armed.close()
+                data = encode(line(armed.ask, "oom", said))
+                if data is not None and not self._link.send_now(data):
+                    self._unsaid.append((session, data))
+        finally:
             self._busy.release()
-        data = encode(line(armed.ask, "oom", said))
-        if data is not None and not self._link.send_now(data):
-            self._unsaid.append((session, data))
 
     # The end.
 
@@ -247,10 +252,10 @@ class Evidence:
 
     def abandon(self):
         """In a forked child: the descriptors' copies go, and torch is not touched."""
-        for held in (self._window, self._armed):
+        for held in (self._window, self._armed, self._taken):
             if held is not None:
                 held.close()
-        self._window = self._armed = None
+        self._window = self._armed = self._taken = None
 
     # What is said.
 
@@ -262,8 +267,12 @@ class Evidence:
                 said["note"] = "no census: %s" % describe(error)
         self._say(line(ask, "asked", said))
 
-    def _refuse(self, ask_id, why):
-        self._say({"v": 1, "kind": "snapshot", "id": ask_id, "time": time.time(), "reason": "asked", "status": "refused", "error": why[:512]})
+    def _refuse(self, ask_id, fds, why, passing=False):
+        asking.close(fds)  # before the answer: the collector looks whether anybody still has the file
+        said = {"v": 1, "kind": "snapshot", "id": ask_id, "time": time.time(), "reason": "asked", "status": "refused", "error": why[:512]}
+        if passing:
+            said["passing"] = True
+        self._say(said)
 
     def _say(self, said):
         data = encode(said)
@@ -276,7 +285,10 @@ def line(ask, reason, said):
 
 
 def broken(error):
-    return {"status": next(status for kind, status in _STATUS if isinstance(error, kind)), "error": describe(error)}
+    said = {"status": next(status for kind, status in _STATUS if isinstance(error, kind)), "error": describe(error)}
+    if isinstance(error, Passing):
+        said["passing"] = True
+    return said
 
 
 def describe(error):

@@ -3,8 +3,17 @@ context: every name of torch is looked up, never assumed, and asked only after t
 
 import os
 import sys
+import time
+
+from lowtide_probe import snapshot
+from lowtide_probe.bar import Bar
 
 SCAN_EVERY = 12  # reads between two looks at the devices that were not used so far
+
+# The list of segments, for torch without counters of private pools.
+LIST_BLOCKS = 4096  # and segments, that are listed at most: about a microsecond each, with the GIL
+LIST_SECONDS = 0.005  # a list that takes longer was the last
+LIST_SHARE = 0.0005  # seconds of listing for each read, on average
 
 _ENGINES = ("vllm", "sglang", "tensorrt_llm", "lmdeploy", "text_generation_server")
 
@@ -67,6 +76,12 @@ class Reader:
         expandable = setting(self.settings, "expandable_segments")
         self._expandable = None if expandable is None else expandable.lower() in ("true", "1")
         self._raw = self._stats()
+        self.bar = Bar()
+        self.history = None  # the switch of the evidence; without it nobody knows whether stacks would be listed
+        self._segments = self._lister() if self.native else None
+        self._pools = {}  # ordinal -> private_pool_bytes and graph_pools, as of _listed
+        self._listed = None  # how often the devices had got and given back memory then
+        self._list_at = 0  # the read from which on it may be listed again
         try:
             self._count = int(torch.cuda.device_count())
         except Exception:
@@ -95,7 +110,7 @@ class Reader:
         """One dict a device that holds memory, or held some before, in the vocabulary's names."""
         self.scanned = scan = self._reads % SCAN_EVERY == 0
         self._reads += 1
-        found = []
+        found, made = [], []
         for i in range(self._count):
             if i not in self._seen and not (scan and self._usable(i)):
                 continue
@@ -113,9 +128,58 @@ class Reader:
             device = self.fields(stats)
             device.update(self._seen[i])
             found.append(device)
+            made.append((i, stats.get("num_device_alloc"), stats.get("num_device_free")))
+        if found and self._segments is not None and "private_pool_bytes" not in found[0]:
+            pools = self._private(made)
+            for device, (i, _, _) in zip(found, made):
+                device.update(pools.get(i, {}))
         if found:
             found[0].update(self._pinned())  # the process has it once
         return found
+
+    def _lister(self):
+        """What lists the segments without the trace; None where torch has no such thing."""
+        memory = snapshot.module(self._torch)
+        listed = None if memory is None else vars(memory).get("memory_snapshot")
+        if listed is None:
+            return None
+        options = {"include_traces": False} if "include_traces" in snapshot.parameters(listed) else {}
+        return lambda: self.bar.call(listed, **options)
+
+    def _private(self, made):
+        """The private pools of the devices, by ordinal, from the list of segments: torch tells them by counters from 2.12 on. It is
+        listed when a device has got or given back memory, since nothing else makes a pool larger or smaller; {} until it is. Nothing
+        is listed while stacks are recorded, and never again once the program has recorded some: torch would put them into words."""
+        if made == self._listed:
+            return self._pools
+        if self._reads < self._list_at or any(None in counts for counts in made):
+            return {}
+        try:
+            recorded = None if self.history is None else self.history.recorded()
+            if recorded is not False:
+                if recorded and not self.history.mine:
+                    self._segments = None
+                return {}
+            blocks = self.blocks()
+            if blocks is None or blocks > LIST_BLOCKS:
+                self._list_at = self._reads + SCAN_EVERY
+                return {}
+            began = time.thread_time()
+            pools = {i: {} for i, _, _ in made}
+            for segment in self._segments():
+                pool = tuple(segment["segment_pool_id"])
+                if any(pool) and segment["device"] in pools:
+                    sizes = pools[segment["device"]]
+                    sizes[pool] = sizes.get(pool, 0) + segment["total_size"]
+            took = time.thread_time() - began
+        except Exception:
+            self._segments = None  # another layout
+            return {}
+        self._pools = {i: {"private_pool_bytes": sum(sizes.values()), "graph_pools": len(sizes)} for i, sizes in pools.items()}
+        self._listed, self._list_at = made, self._reads + int(took / LIST_SHARE)
+        if took > LIST_SECONDS:
+            self._segments = None
+        return self._pools
 
     def _usable(self, i):
         # The native allocator's numbers are its own. cudaMallocAsync's come from the driver, which is not asked about a device

@@ -74,6 +74,8 @@ class Asked(Case):
         self.assertEqual(taken["segments"][0]["blocks"][0]["frames"][0]["line"], 42)
         self.assertEqual(len(taken["device_traces"][0]), 1)
         self.assertEqual(program.do(GIVEN), "[]")
+        self.untouched()  # torch's look for its compiler has imported nothing
+        self.assertEqual(program.do("torch._inductor.__name__"), "'torch._inductor'")  # which the program still may
 
     def test_history_ends_with_the_collector(self):
         program = self.started()
@@ -173,11 +175,13 @@ class Asked(Case):
         self.heard.wait("recording")
         self.heard.ask("snapshot", fds=[self.file("b")[0]], id="b", max_bytes=LARGE)
         self.heard.ask("census", id="c")
-        self.assertEqual(self.answer("b"), {"reason": "asked", "status": "refused", "error": "another one is under way"})
+        self.assertEqual(self.answer("b"), {"reason": "asked", "status": "refused", "error": "another one is under way", "passing": True})
         self.assertEqual(self.answer("c")["status"], "refused")
         self.assertEqual(self.answer("a")["status"], "ok")
         self.heard.ask("snapshot", fds=[self.file("d")[0]], id="d", max_bytes=LARGE)
-        self.assertRegex(self.answer("d")["error"], r"^not more than one in 60 s: try again in \d+ s$")
+        line = self.answer("d")
+        self.assertRegex(line["error"], r"^not more than one in 60 s: try again in \d+ s$")
+        self.assertIs(line["passing"], True)
         program.do("lowtide_probe._watch._evidence._asked -= 60")
         self.heard.ask("snapshot", fds=[self.file("e")[0]], id="e", max_bytes=LARGE)
         self.assertEqual(self.answer("e")["status"], "ok")
@@ -339,11 +343,26 @@ class PostMortem(Case):
 
     def test_within_its_time(self):
         program = self.started("torch.state.during = lambda: __import__('time').sleep(0.02)")
+        program.do("import lowtide_probe.snapshot; lowtide_probe.snapshot.WRITE_SECONDS = 0")
         path = self.armed(program, budget_seconds=0.01)
         with self.assertRaisesRegex(AssertionError, "OutOfMemoryError: CUDA out of memory"):
             program.do("torch.fail()")
         line = self.answer("arm")
-        self.assertEqual((line["status"], line["error"], os.path.getsize(path)), ("failed", "stopped: not written within 0 s", 0))
+        self.assertEqual((line["status"], line["passing"], os.path.getsize(path)), ("failed", True, 0))
+        self.assertRegex(line["error"], r"^stopped: not ready within the 0\.00\d+ s allowed \(torch took 0\.0[2-9]\d* s to make it, 0 bytes are written\)$")
+
+    def test_interrupted_by_the_program(self):
+        program = self.started("torch.state.during = lambda: (_ for _ in ()).throw(KeyboardInterrupt())")
+        path = self.armed(program)
+        program.do("try_it = lambda: [observer(0, 1 << 20, 8 << 30, 5) for observer in torch.state.observers]")
+        program.do("from unittest import TestCase; TestCase().assertRaises(KeyboardInterrupt, try_it)")  # it is the program's own
+        line = self.answer("arm")
+        self.assertEqual((line["status"], line["error"], os.path.getsize(path)), ("failed", "stopped: the program interrupted it", 0))
+        self.assertEqual(program.do(GIVEN), "[]")
+        program.do("torch.state.during = None; lowtide_probe._watch._evidence._written -= 3600")
+        path = self.armed(program, "again")  # and nothing stays locked
+        program.do("with suppress(torch.OutOfMemoryError): torch.fail()")
+        self.assertEqual(self.answer("again")["bytes"], os.path.getsize(path))
 
     def test_with_the_history_that_is_on(self):
         program = self.started()
@@ -398,6 +417,27 @@ class Ends(Case):
         self.assertEqual(program.do("len(%s), torch.state.recorded is not None" % GIVEN), "(2, True)")  # the parent's stay
         program.do("with suppress(torch.OutOfMemoryError): torch.fail()")
         self.assertEqual(self.answer("arm")["status"], "ok")
+
+    def test_a_child_that_is_forked_while_it_is_written(self):
+        program = self.started()
+        program.do("import multiprocessing; context = multiprocessing.get_context('fork'); answers = context.Queue(); import threading")
+        program.do("inside, go = threading.Event(), threading.Event()")
+        program.do("torch.state.during = lambda: (inside.set(), go.wait(20))")
+        fd, path = self.file()
+        self.heard.ask("snapshot", fds=[fd], max_bytes=LARGE)
+        program.do("inside.wait(20)")
+        program.do("child = lambda: answers.put(%s)" % GIVEN)
+        program.do("worker = context.Process(target=child); worker.start()")
+        self.assertEqual(program.do("answers.get(timeout=20)"), "[]")
+        program.do("worker.join(20); go.set()")
+        self.assertEqual(self.answer()["bytes"], os.path.getsize(path))
+
+    def test_the_probes_own_fault_before_it_begins(self):
+        program = self.started()
+        program.do("lowtide_probe._watch._evidence._reader.ordinals = lambda: 1 / 0")
+        self.heard.ask("snapshot", fds=[self.file()[0]], max_bytes=LARGE)
+        self.assertEqual(self.answer()["note"], "ZeroDivisionError: division by zero")
+        self.assertEqual(program.do(GIVEN), "[]")
 
     def test_a_program_started_meanwhile_keeps_no_descriptor(self):
         program = self.started()

@@ -4,13 +4,14 @@ import importlib
 import os
 import sys
 import unittest
+from unittest import mock
 
 import stage
 
 sys.path[:0] = [stage.FAKE, stage.PROBE]
 import torch  # noqa: E402  the stand-in
 
-from lowtide_probe import reading, watch  # noqa: E402
+from lowtide_probe import history, reading, watch  # noqa: E402
 from lowtide_probe.link import MAX_LINE, encode  # noqa: E402
 
 
@@ -60,6 +61,74 @@ class Reading(unittest.TestCase):
         (device,) = reading.Reader(torch).devices()
         for name in ("private_pool_bytes", "graph_pools", "device_allocs_total", "requested_bytes", "ooms_total", "pinned_allocated_bytes", "expandable_segments", "limit_bytes"):
             self.assertNotIn(name, device)
+
+    def private(self, reader):
+        """What is told of private pools, by device."""
+        return [(device.get("private_pool_bytes"), device.get("graph_pools")) for device in reader.devices()]
+
+    def test_private_pools_before_torch_counted_them(self):
+        stats = torch.state.devices[0]
+        del stats["reserved_bytes_by_private_pools"]
+        reader = reading.Reader(torch)
+        self.assertEqual((self.private(reader), torch.state.listed), ([(None, None)], []))  # nobody can say whether stacks are recorded
+        reader.history = history.History(torch, reader.ordinals)
+        # Of the stand-in's segments 100, 102 and 104 are device 0's: the first in the common pool, two of 206 together in (1, 0).
+        self.assertEqual(self.private(reader), [(206, 1)])
+        self.assertEqual(self.private(reader), [(206, 1)])
+        self.assertEqual(torch.state.listed, [False])  # once, without the trace: no memory has come or gone
+        stats["num_device_alloc"] += 1
+        torch.state.segments.append({"device": 0, "total_size": 4, "segment_pool_id": (7, 0)})
+        self.assertEqual((self.private(reader), torch.state.listed), ([(210, 2)], [False, False]))
+        # While stacks are recorded for the collector what is known holds until memory comes or goes; then nothing is.
+        torch.state.recorded, reader.history.mine = {}, True
+        self.assertEqual(self.private(reader), [(210, 2)])
+        stats["num_device_free"] += 1
+        self.assertEqual((self.private(reader), len(torch.state.listed)), ([(None, None)], 2))
+        torch.state.recorded, reader.history.mine = None, False
+        self.assertEqual(self.private(reader), [(210, 2)])
+        # The program's own stacks may be of C++, which take minutes to be put into words, also when it has ended.
+        torch.state.recorded = {}
+        stats["num_device_free"] += 1
+        self.private(reader)
+        torch.state.recorded = None
+        self.assertEqual((self.private(reader), len(torch.state.listed)), ([(None, None)], 3))
+        self.assertEqual(torch.touched, [])
+
+    def test_private_pools_that_cost_too_much(self):
+        stats = torch.state.devices[0]
+        del stats["reserved_bytes_by_private_pools"]
+        clock = [0.0]
+
+        def turn(seconds):
+            """A reader whose lists take so long."""
+            reader = reading.Reader(torch)
+            reader.history = history.History(torch, reader.ordinals)
+            listed = reader._segments
+            reader._segments = lambda: (clock.__setitem__(0, clock[0] + seconds), listed())[1]
+            return reader
+
+        with mock.patch.object(reading.time, "thread_time", lambda: clock[0]):
+            reader = turn(0.003)
+            told = []
+            for _ in range(13):  # memory comes all the time
+                stats["num_device_alloc"] += 1
+                told.append(self.private(reader)[0][1] is not None)
+            self.assertEqual(told, [True] + 5 * [False] + [True] + 5 * [False] + [True])  # 0.5 ms a read
+            reader = turn(0.006)
+            self.assertEqual(self.private(reader), [(206, 1)])
+            for _ in range(40):
+                stats["num_device_alloc"] += 1
+                self.assertEqual(self.private(reader), [(None, None)])  # that was the last
+        reader = turn(0)
+        stats["active"] = torch.array(5000)
+        count = len(torch.state.listed)
+        self.assertEqual((self.private(reader), len(torch.state.listed)), ([(None, None)], count))
+        stats["active"] = torch.array(5)
+        for segments in ([{"device": 0}], None):  # other layouts
+            torch.state.segments = segments
+            self.assertEqual(self.private(turn(0)), [(None, None)])
+        del torch.cuda.memory.memory_snapshot
+        self.assertEqual(self.private(reading.Reader(torch)), [(None, None)])
 
     def test_flat_stats_of_an_old_build(self):
         torch._C = None

@@ -53,13 +53,52 @@ class Snapshots(Case):
         with self.assertRaisesRegex(snapshot.Failed, "more than the 200000 bytes allowed"):
             self.snapshots().write(fd, 200000, 10)
         self.assertLessEqual(os.path.getsize(path), 200000)
-        self.assertGreater(os.path.getsize(path), 0)
+
+    def test_stopped_in_the_midst_of_it(self):
+        torch.state.blocks = 20000  # more than a MiB
+        fd, path = self.file()
+        with mock.patch.object(snapshot, "BUFFER", 100000), self.assertRaisesRegex(snapshot.Failed, "more than the 450000 bytes allowed"):
+            self.snapshots().write(fd, 450000, 10)
+        self.assertLessEqual(os.path.getsize(path), 450000)
+        self.assertGreater(os.path.getsize(path), 300000)
+
+    def test_few_writes(self):
+        torch.state.recorded = {}
+        torch.state.blocks = 100000
+        fd, path = self.file()
+        sizes, write = [], os.write
+        with mock.patch.object(os, "write", lambda fd, data: sizes.append(len(data)) or write(fd, data)):
+            said = self.snapshots().write(fd, 100 << 20, 10)
+        self.assertEqual(said["bytes"], os.path.getsize(path))
+        self.assertEqual(sum(sizes), os.path.getsize(path))
+        self.assertEqual(self.unpickle(path), torch.cuda.memory._snapshot())
+        self.assertLessEqual(len(sizes), 1 + sum(sizes) // (3 << 20))
+
+    def test_writes_that_the_disk_takes_in_part(self):
+        fd, path = self.file()
+        write = os.write
+        with mock.patch.object(os, "write", lambda fd, data: write(fd, data[:7])):
+            self.snapshots().write(fd, 1 << 20, 10)
+        self.assertEqual(self.unpickle(path), torch.cuda.memory._snapshot())
 
     def test_no_more_time_than_allowed(self):
         fd, path = self.file()
-        with self.assertRaisesRegex(snapshot.Failed, "not written within 0 s"):
+        self.snapshots().write(fd, 1 << 20, 0)  # made it is, and writing is a matter of microseconds
+        fd, path = self.file("late")
+        with mock.patch.object(snapshot, "WRITE_SECONDS", 0), self.assertRaisesRegex(snapshot.Passing, r"not ready within the 0 s allowed \(torch took \S+ s to make it, 0 bytes are written\)"):
             self.snapshots().write(fd, 1 << 20, 0)
         self.assertEqual(os.path.getsize(path), 0)
+
+    def test_a_disk_with_little_room(self):
+        snapshots, fd = self.snapshots(), self.file()[0]
+        for free, total, ok in ((2 << 30, 10 << 30, True), (1 << 30, 10 << 30, False), (2 << 30, 100 << 30, False), (6 << 30, 100 << 30, True), (0, 0, True)):
+            disk = mock.Mock(f_bavail=free >> 12, f_frsize=4096, f_blocks=total >> 12)
+            with mock.patch.object(os, "fstatvfs", lambda fd: disk):
+                if ok:
+                    snapshots.fits(fd, 1 << 20, 0)
+                    continue
+                with self.assertRaisesRegex(snapshot.Refused, "too little disk is free: %d MiB of %d MiB, and about 25600 bytes are expected" % (free >> 20, total >> 20)):
+                    snapshots.fits(fd, 1 << 20, 0)
 
     def test_a_full_disk(self):
         full = os.open("/dev/full", os.O_WRONLY)
@@ -78,25 +117,54 @@ class Snapshots(Case):
             with self.assertRaisesRegex(snapshot.Refused, "no empty file open for writing"):
                 snapshots.usable(bad)
 
+    def test_little_memory(self):
+        snapshots, fd = self.snapshots(), self.file()[0]
+        for memory, ok in ((51200, True), (51199, False), (None, True)):  # twice the 25600 bytes that 100 blocks are expected to be
+            with mock.patch.object(snapshot, "available", lambda: memory):
+                if ok:
+                    snapshots.fits(fd, 1 << 20, 0)
+                    continue
+                with self.assertRaisesRegex(snapshot.Refused, "too little memory is free: 0 MiB, and 0 MiB may be needed"):
+                    snapshots.fits(fd, 1 << 20, 0)
+
+    def test_memory_that_is_left(self):
+        def root(name, **files):
+            for path, text in files.items():
+                path = os.path.join(self.folder, name, path.replace("__", "/").replace("memory_", "memory."))
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w") as f:
+                    f.write(text)
+            return os.path.join(self.folder, name)
+
+        meminfo = {"proc__meminfo": "MemTotal:       16384 kB\nMemAvailable:    1000 kB\n"}
+        group = {"sys__fs__cgroup__memory_max": "900000\n", "sys__fs__cgroup__memory_current": "700000\n", "sys__fs__cgroup__memory_stat": "anon 5\ninactive_file 50000\n"}
+        self.assertIsNone(snapshot.available(root("nothing")))
+        self.assertEqual(snapshot.available(root("host", **meminfo)), 1024000)
+        self.assertEqual(snapshot.available(root("both", **meminfo, **group)), 250000)
+        self.assertEqual(snapshot.available(root("unlimited", **meminfo, **dict(group, sys__fs__cgroup__memory_max="max\n"))), 1024000)
+        self.assertEqual(snapshot.available(root("full", **dict(group, sys__fs__cgroup__memory_current="990000\n"))), 0)
+        self.assertEqual(snapshot.available(root("broken", proc__meminfo="MemAvailable:\n")), None)
+
     def test_refused_by_its_expected_size(self):
         # The stand-in has 90 active blocks, 7 segments and 3 holes: 100 blocks.
-        snapshots = self.snapshots()
-        snapshots.fits(25600, 0)
+        snapshots, fd = self.snapshots(), os.memfd_create("m")
+        self.addCleanup(os.close, fd)
+        snapshots.fits(fd, 25600, 0)
         with self.assertRaisesRegex(snapshot.Refused, r"about 25600 bytes are expected \(100 blocks, at most 0 entries of history\), and 25599 allowed"):
-            snapshots.fits(25599, 0)
-        snapshots.fits(1024 * 50100, 50000)
+            snapshots.fits(fd, 25599, 0)
+        snapshots.fits(fd, 1024 * 50100, 50000)
         with self.assertRaisesRegex(snapshot.Refused, "50000 entries"):
-            snapshots.fits(1024 * 50100 - 1, 50000)
+            snapshots.fits(fd, 1024 * 50100 - 1, 50000)
 
     def test_expandable_segments_count_no_holes(self):
         with mock.patch.dict(os.environ, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"):
             snapshots = self.snapshots()
         with self.assertRaisesRegex(snapshot.Refused, "187 blocks"):  # 90 active, as many holes at most, 7 segments
-            snapshots.fits(1, 0)
+            snapshots.fits(self.file()[0], 1, 0)
 
     def test_counters_that_a_build_does_not_keep(self):
         del torch.state.devices[0]["active"]
-        self.snapshots().fits(1, 0)  # the writer still counts
+        self.snapshots().fits(self.file()[0], 1, 0)  # the writer still counts
 
     def test_other_allocators(self):
         fd, _ = self.file()

@@ -35,6 +35,8 @@ class state:
     during = None  # called in the midst of one
     recorded = None  # the options of the history that is on
     recordings = []  # every call that turned it on or off
+    segments = [{"device": i % 2, "total_size": 100 + i, "segment_pool_id": pool} for i, pool in enumerate([(0, 0), (0, 0), (1, 0), (0, 3), (1, 0)])]
+    listed = []  # every call that listed them: whether with the trace
     host = {"allocated_bytes": stat(2 << 20, 4 << 20), "active_bytes": stat(1 << 20), "num_host_alloc": 2}
     devices = {
         0: {
@@ -148,6 +150,10 @@ def fail(size=536870912, limit=8589934592, free=104857600, text=None):
 
 
 def __getattr__(name):
+    if name == "_inductor":
+        import importlib
+
+        return importlib.import_module("torch._inductor")
     touched.append("torch." + name)  # the real one imports what is asked for
     _report()
     raise AttributeError(name)

@@ -11,6 +11,11 @@ def _snapshot(device=None, augment_with_fx_traces=False):
     if torch.state.during is not None:
         torch.state.during()
     frames = [{"name": "forward", "filename": "/srv/model.py", "line": 42}] if torch.state.recorded else []
+    if frames:  # the real one, whose look for it imports it
+        try:
+            torch._inductor
+        except AttributeError:
+            pass
     blocks = [{"address": 4096 * i, "size": 4096, "requested_size": 4000, "state": "active_allocated", "frames": frames} for i in range(torch.state.blocks)]
     traces = [{"action": "alloc", "addr": 0, "size": 4000, "stream": 0, "time_us": 1764470000000000}] if torch.state.recorded else []
     return {
@@ -19,8 +24,10 @@ def _snapshot(device=None, augment_with_fx_traces=False):
     }
 
 
-def memory_snapshot():
-    return _snapshot()["segments"]
+def memory_snapshot(mempool_id=None, include_traces=True):
+    torch.guard("memory_snapshot")
+    torch.state.listed.append(include_traces)
+    return torch.state.segments
 
 
 def _record_memory_history(enabled="all", *args, **kwargs):
