@@ -21,6 +21,7 @@ require (
 	github.com/shopspring/decimal v1.6.0
 	github.com/slack-go/slack v0.35.0
 	golang.org/x/sys v0.50.0
+	golang.org/x/term v0.47.0
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
 	k8s.io/kubelet v0.34.1

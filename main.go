@@ -47,12 +47,13 @@ type commands struct {
 	Rules         struct {
 		Check rules.CheckCommand `cmd:"" help:"Check rule files and run their tests."`
 	} `cmd:"" help:"Work on rules."`
-	SQL     sink.SQLCommand         `cmd:"" name:"sql" help:"Ask the store."`
-	Status  sink.StatusCommand      `cmd:"" help:"Show the fleet in one table."`
-	Mark    MarkCommand             `cmd:"" help:"Say that a rollout begins, so that it is no kill."`
-	Tail    TailCommand             `cmd:"" help:"Print events and findings as they come."`
-	Doctor  collector.DoctorCommand `cmd:"" help:"Say what can be seen from here, what cannot, and how to get it."`
-	Version versionCommand          `cmd:"" help:"Print the version."`
+	SQL         sink.SQLCommand         `cmd:"" name:"sql" help:"Ask the store: a query, a file, a pipe, or a prompt."`
+	Investigate sink.InvestigateCommand `cmd:"" help:"Ask the store a saved question; without a name they are listed."`
+	Status      sink.StatusCommand      `cmd:"" help:"Show the fleet in one table."`
+	Mark        MarkCommand             `cmd:"" help:"Say that a rollout begins, so that it is no kill."`
+	Tail        TailCommand             `cmd:"" help:"Print events and findings as they come."`
+	Doctor      collector.DoctorCommand `cmd:"" help:"Say what can be seen from here, what cannot, and how to get it."`
+	Version     versionCommand          `cmd:"" help:"Print the version."`
 }
 
 type versionCommand struct {

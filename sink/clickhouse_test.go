@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 
 func TestEngineKeepsABlockOnce(t *testing.T) {
 	data := t.TempDir()
-	e, err := engine.Start(t.Context(), engine.Options{Library: os.Getenv("LOWTIDE_CHDB_LIBRARY"), DataDir: filepath.Join(data, "engine")})
+	e, err := engine.Start(t.Context(), engine.Options{Library: testLibrary(), DataDir: filepath.Join(data, "engine")})
 	if errors.Is(err, engine.ErrLibraryMissing) {
 		t.Skip("SKIPPED: nothing of the store was tested against a real engine: ", err)
 	}
