@@ -3,7 +3,6 @@ package sink
 import (
 	"encoding/json"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -84,9 +83,8 @@ func testLibrary() string {
 	return path
 }
 
-// startFleet plays the recordings at their own time, so that the answers are the same every day: the tables are told not to
-// forget. Without the library it skips.
-func startFleet(t *testing.T) fleet {
+// startStore starts an engine whose tables do not forget, so that what is old can be asked for. Without the library it skips.
+func startStore(t *testing.T) fleet {
 	t.Helper()
 	data := t.TempDir()
 	e, err := engine.Start(t.Context(), engine.Options{Library: testLibrary(), DataDir: filepath.Join(data, "engine")})
@@ -114,6 +112,13 @@ func startFleet(t *testing.T) fleet {
 	if err := os.WriteFile(filepath.Join(data, "engine.json"), []byte(`{"addr":"`+e.Addr()+`"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return f
+}
+
+// startFleet plays the recordings at their own time, so that the answers are the same every day.
+func startFleet(t *testing.T) fleet {
+	t.Helper()
+	f := startStore(t)
 	events := append(playedEvents(t), scene()...)
 	slices.SortStableFunc(events, func(a, b *event.Event) int { return a.At().Compare(b.At()) })
 	pack, err := rules.Builtin()
@@ -134,7 +139,7 @@ func startFleet(t *testing.T) fleet {
 		block.Messages = append(block.Messages, Message{Sequence: uint64(len(block.Messages) + 1), Time: one.Time, Finding: one})
 	}
 	block.Messages = append(block.Messages, Message{Sequence: uint64(len(block.Messages) + 1), Time: sceneStart, Subject: "lowtide.p.3.lab.h200-x.nvml", Refused: "no body", Data: []byte("{}")})
-	if err := store.Insert(t.Context(), block); err != nil {
+	if err := f.store.Insert(t.Context(), block); err != nil {
 		t.Fatal(err)
 	}
 	return f
@@ -143,24 +148,7 @@ func startFleet(t *testing.T) fleet {
 func playedEvents(t *testing.T) (out []*event.Event) {
 	t.Helper()
 	for _, one := range played {
-		path := filepath.Join("..", "processor", "testdata", one.recording+".ndjson.gz")
-		file, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer file.Close()
-		reader, err := event.NewReader(file, path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for {
-			e, err := reader.Next()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+		for _, e := range recorded(t, filepath.Join("..", "processor", "testdata", one.recording+".ndjson.gz")) {
 			e.Host = &event.Host{Cluster: "lab", Name: one.host}
 			if e.Worker != nil {
 				e.Worker = proto.CloneOf(e.Worker)
