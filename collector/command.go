@@ -16,6 +16,7 @@ import (
 	"lowtide/collector/process"
 	"lowtide/collector/recording"
 	"lowtide/collector/sim"
+	"lowtide/collector/spool"
 	"lowtide/event"
 	"lowtide/processor/broker"
 )
@@ -32,6 +33,9 @@ type Command struct {
 	Sensors   `embed:""`
 	Evidence  bool          `env:"LOWTIDE_EVIDENCE" help:"Let the processor and people on call ask the probes for snapshots of the allocator, and prepare one for the first failed allocation of each worker."`
 	Snapshots string        `name:"snapshot-dir" env:"LOWTIDE_SNAPSHOT_DIR" default:"/var/lib/lowtide/snapshots" placeholder:"DIR" help:"Where raw snapshots stay: four files, 2 GiB, seven days."`
+	SpoolDir  string        `env:"LOWTIDE_SPOOL_DIR" default:"/var/lib/lowtide/spool" placeholder:"DIR" help:"Where events wait on disk while the broker is away; 'off' keeps them in memory. What --recording and --sim play is kept there only where another folder is named."`
+	SpoolMax  event.Size    `default:"512MiB" placeholder:"SIZE" help:"Disk that the spool may take; beyond it the oldest events are dropped, samples first."`
+	SpoolRate int           `default:"32" placeholder:"N" help:"Messages a second that are sent from the spool, beside the new ones, once the broker is back."`
 	Recording []string      `placeholder:"FILE" type:"existingfile" help:"Play recordings instead of reading this host, which is then read only when --match is given."`
 	Speed     float64       `default:"1" help:"Recorded seconds per second."`
 	Shift     time.Duration `placeholder:"12h" help:"Play recordings (and --sim) as if they had started this long ago: what lies in the past is sent at once."`
@@ -75,13 +79,35 @@ func (c *Command) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("open jetstream: %w", err)
 	}
-	publisher = NewPublisher(js, PublisherOptions{Log: log})
+	kept := c.spool(opened, log)
+	if kept != nil {
+		defer func() { err = errors.Join(err, kept.Close()) }()
+	}
+	publisher = NewPublisher(js, PublisherOptions{Spool: kept, SpoolRate: c.SpoolRate, Log: log})
 	agent := Agent{Opened: opened, Host: host, Publisher: publisher, Asks: conn, Metrics: c.Metrics, Interval: c.Interval, Shift: c.Shift, Stretch: c.Stretch, Log: log}
 	log.Info("collecting", "host", event.HostKey(host), "broker", broker.Redact(c.NATS), "interval", c.Interval, "sources", len(opened.Sources))
 	err = agent.Run(ctx)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
 	defer cancel()
 	return errors.Join(err, publisher.Close(last))
+}
+
+// spoolPlace is where a collector of a real host has its spool; SpoolDir says the same to kong.
+const spoolPlace = "/var/lib/lowtide/spool"
+
+// spool opens the spool and adds it to the sources, which tell how it is. A folder that cannot be had is a status, and never stops
+// the collector: events then wait in memory.
+func (c *Command) spool(opened *Opened, log *slog.Logger) *spool.Spool {
+	played := len(c.Recording) > 0 || c.Sim > 0
+	if c.SpoolDir == "" || c.SpoolDir == "off" || played && c.SpoolDir == spoolPlace {
+		return nil
+	}
+	kept, err := spool.Open(spool.Options{Folder: c.SpoolDir, MaxBytes: int64(c.SpoolMax), Log: log})
+	if err != nil {
+		log.Warn("events wait in memory while the broker is away", "error", err, "hint", "give --spool-dir a folder of this collector's own, or 'off'")
+	}
+	opened.Sources = append(opened.Sources, spool.NewSensor(kept, err))
+	return kept
 }
 
 // Identify names this host as every command that looks at it does: by its hostname where the name is empty, made a token.
@@ -113,6 +139,10 @@ func (c *Command) open(now time.Time, ready func() bool, log *slog.Logger) (*Ope
 		return o, wrong(fmt.Sprintf("--sim %d", c.Sim), "below zero", "a number of hosts")
 	case c.Speed <= 0:
 		return o, wrong(fmt.Sprintf("--speed %v", c.Speed), "not above zero", "1, or more for faster")
+	case c.SpoolDir != "" && c.SpoolDir != "off" && c.SpoolMax < spool.MinBytes:
+		return o, wrong(fmt.Sprintf("--spool-max %d", c.SpoolMax), "less than 1MiB", "a size such as 512MiB, or --spool-dir off")
+	case c.SpoolRate < 0:
+		return o, wrong(fmt.Sprintf("--spool-rate %d", c.SpoolRate), "below zero", "a number of messages a second, such as 32")
 	case c.Stretch < 1:
 		return o, wrong(fmt.Sprintf("--stretch %v", c.Stretch), "below one", "1")
 	}

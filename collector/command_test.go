@@ -92,6 +92,8 @@ func TestCollectRefusesWhatCannotWork(t *testing.T) {
 		"no model":  {func(c *collector.Command) { c.SLO = []string{"ttft=1s"} }, "--slo ttft=1s", true},
 		"metrics":   {func(c *collector.Command) { c.Metrics = "256.0.0.1:1"; c.Sim = 1 }, "256.0.0.1:1", true},
 		"speed":     {func(c *collector.Command) { c.Speed = 0 }, "--speed 0", true},
+		"spool":     {func(c *collector.Command) { c.SpoolDir = "spool"; c.SpoolMax = 1000 }, "--spool-max 1000", true},
+		"rate":      {func(c *collector.Command) { c.SpoolRate = -1 }, "--spool-rate -1", true},
 		"recording": {func(c *collector.Command) { c.Recording = []string{corrupt} }, "corrupt.ndjson:1", false},
 		"file":      {func(c *collector.Command) { c.Recording = []string{corrupt + "x"} }, "corrupt.ndjsonx", false},
 	} {

@@ -22,6 +22,7 @@ import (
 	"lowtide/collector/process"
 	"lowtide/collector/recording"
 	"lowtide/collector/sim"
+	"lowtide/collector/spool"
 	"lowtide/collector/status"
 	"lowtide/event"
 )
@@ -102,6 +103,14 @@ func sources(t *testing.T, tick time.Time) map[string]func(t *testing.T) collect
 			t.Cleanup(func() { s.Close() })
 			return s
 		},
+		"spool": func(t *testing.T) collector.Source {
+			kept, err := spool.Open(spool.Options{Folder: t.TempDir(), MaxBytes: spool.MinBytes})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { kept.Close() })
+			return spool.NewSensor(kept, nil)
+		},
 		"sim": func(t *testing.T) collector.Source {
 			s, err := sim.New(sim.Options{Start: tick.Add(-time.Minute)})
 			if err != nil {
@@ -131,8 +140,8 @@ func TestEverySourceKeepsTheContract(t *testing.T) {
 			if hard := map[string]bool{"nvml": true, "kernel": true}; hard[name] && (errors.Is(err, status.ErrAbsent) || errors.Is(err, status.ErrDenied)) {
 				t.Skipf("SKIPPED: this host lacks what %s reads: %v", name, err)
 			}
-			// A host on which nothing went wrong and no probe has connected has nothing to say there.
-			if silent := map[string]bool{"kernel": true, "allocator": true}; err != nil || len(events) == 0 && !silent[name] {
+			// A host on which nothing went wrong and no probe has connected has nothing to say there, and the spool never sees anything.
+			if silent := map[string]bool{"kernel": true, "allocator": true, "spool": true}; err != nil || len(events) == 0 && !silent[name] {
 				t.Fatalf("%d events, %v", len(events), err)
 			}
 			for _, e := range events {

@@ -27,6 +27,22 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	os.Setenv(snapshot.ChildKnown, "1")
+	if len(os.Args) > 1 && os.Args[1] == "spool-child" { // and the spool's test a collector that is killed
+		if os.Getenv(spoolChildMark) != "1" || len(os.Args) != 4 {
+			fmt.Fprintln(os.Stderr, "error: not started by the test")
+			os.Exit(2)
+		}
+		if err := spoolChild(os.Args[2], os.Args[3]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if os.Getenv(spoolChildMark) != "" { // a child that ran tests could start itself again
+		fmt.Fprintln(os.Stderr, "error: a child of the spool's test was about to run tests")
+		os.Exit(2)
+	}
 	os.Exit(m.Run())
 }
 

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"lowtide/collector/spool"
 	"lowtide/collector/status"
 	"lowtide/event"
 )
@@ -36,7 +37,9 @@ type Stream interface {
 
 // PublisherOptions bound what is kept while the broker is away and how often it is tried again.
 type PublisherOptions struct {
-	MaxBytes   int           // of samples that wait; 64 MiB when zero. Urgent events have a quarter of it for themselves
+	Spool      *spool.Spool  // where messages wait while the broker is away; nil keeps them in memory. The publisher does not close it
+	SpoolRate  int           // messages a second and lane that are sent from the spool on top of those that are new; 32 when zero
+	MaxBytes   int           // of samples that wait in memory; 64 MiB when zero, with a spool 16 MiB. Urgent events have a quarter of it for themselves
 	AckTimeout time.Duration // for one PubAck; 5 s when zero
 	RetryMin   time.Duration // pause after the first failure, doubled up to RetryMax; 100 ms when zero
 	RetryMax   time.Duration // 2 s when zero
@@ -46,45 +49,41 @@ type PublisherOptions struct {
 // Stats count messages since the publisher started.
 type Stats struct {
 	Sent, Duplicates, Dropped uint64
-	PendingMessages           int
+	PendingMessages           int // in memory
 	PendingBytes              int
-	Away                      bool // the last attempt failed
+	Away                      bool // the last attempt of a lane failed
 }
 
 // Publisher sends what the sources saw, grouped by host, source and lane: each lane first-in-first-out, one message in flight,
-// the urgent lane never behind samples. A message counts as sent only on its PubAck; until then the same bytes are published
-// again under the same Nats-Msg-Id. What does not fit into memory while the broker is away is dropped oldest first, counted,
-// and reported by a `source` event named "publisher" with status `lost`.
+// the urgent lane never behind samples, and neither waits for the other. A message counts as sent only on its PubAck; until then the
+// same bytes are published again under the same Nats-Msg-Id.
+//
+// When a PubAck does not come, what waits goes to the spool, and what is new behind it, until the spool has been sent at a bounded rate:
+// a fleet that comes back must not drown the broker. A message is on disk milliseconds after Publish; one that was being sent when the
+// broker went stays in memory up to AckTimeout. What a former collector left in the spool is sent first, under its own producer and ids.
+// What fits neither on disk nor into memory is dropped oldest first, counted, and reported by a `source` event named "publisher" with
+// status `lost`.
 type Publisher struct {
 	stream   Stream
 	o        PublisherOptions
 	producer string
 	cancel   context.CancelFunc
 	lanes    sync.WaitGroup
+	samples  *lane
+	urgent   *lane
 
 	mu        sync.Mutex
-	samples   backlog
-	urgent    backlog
 	sequences map[string]uint64 // by host and lane
 	lost      map[string]*loss  // by host, not yet reported
 	stats     Stats
 	closing   bool
-	idle      chan struct{} // closed when a closing publisher has nothing left
-}
-
-// backlog is one lane. The head may be in flight and is then not dropped.
-type backlog struct {
-	name     string
-	queue    []*message
-	bytes    int
-	limit    int
-	inFlight bool
-	wake     chan struct{}
+	idle      chan struct{} // closed when a closing publisher has nothing left to do
 }
 
 type message struct {
-	host *event.Host
-	msg  *nats.Msg
+	host   *event.Host
+	events int
+	msg    *nats.Msg
 }
 
 type loss struct {
@@ -95,7 +94,12 @@ type loss struct {
 // NewPublisher starts the two lanes. Close ends them.
 func NewPublisher(stream Stream, o PublisherOptions) *Publisher {
 	if o.MaxBytes <= 0 {
-		o.MaxBytes = 64 << 20
+		if o.MaxBytes = 64 << 20; o.Spool != nil {
+			o.MaxBytes = 16 << 20
+		}
+	}
+	if o.SpoolRate <= 0 {
+		o.SpoolRate = spoolRate
 	}
 	if o.AckTimeout <= 0 {
 		o.AckTimeout = 5 * time.Second
@@ -115,12 +119,11 @@ func NewPublisher(stream Stream, o PublisherOptions) *Publisher {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Publisher{
 		stream: stream, o: o, producer: hex.EncodeToString(draw[:]), cancel: cancel,
-		samples:   backlog{name: event.LaneSamples, limit: o.MaxBytes, wake: make(chan struct{}, 1)},
-		urgent:    backlog{name: event.LaneUrgent, limit: o.MaxBytes / 4, wake: make(chan struct{}, 1)},
 		sequences: make(map[string]uint64), lost: make(map[string]*loss), idle: make(chan struct{}),
 	}
-	p.lanes.Go(func() { p.run(ctx, &p.samples) })
-	p.lanes.Go(func() { p.run(ctx, &p.urgent) })
+	p.samples, p.urgent = newLane(p, event.LaneSamples, o.MaxBytes), newLane(p, event.LaneUrgent, o.MaxBytes/4)
+	p.lanes.Go(func() { p.samples.run(ctx) })
+	p.lanes.Go(func() { p.urgent.run(ctx) })
 	return p
 }
 
@@ -146,11 +149,11 @@ func (p *Publisher) Publish(source string, events []*event.Event) error {
 	return errors.Join(faults...)
 }
 
-// Ready says whether at least half of the room for samples is free: a source that plays the past waits for it.
+// Ready says whether at least half of the room for samples is free and nothing waits on disk: a source that plays the past waits for it.
 func (p *Publisher) Ready() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.samples.bytes < p.samples.limit/2
+	return p.samples.bytes < p.samples.limit/2 && p.samples.spooled() == 0
 }
 
 // Stats returns the counts so far.
@@ -160,10 +163,12 @@ func (p *Publisher) Stats() Stats {
 	s := p.stats
 	s.PendingMessages = len(p.samples.queue) + len(p.urgent.queue)
 	s.PendingBytes = p.samples.bytes + p.urgent.bytes
+	s.Away = p.samples.away || p.urgent.away
 	return s
 }
 
-// Close sends what is queued, as long as the context lasts, and ends the lanes. The error says how many messages were left.
+// Close sends what is queued, as long as the context lasts, and ends the lanes. With a spool it does not wait for a broker that is away:
+// what is left is on disk and the next collector's to send. The error says how many messages were left in memory, and are lost.
 func (p *Publisher) Close(ctx context.Context) error {
 	p.mu.Lock()
 	if !p.closing {
@@ -177,15 +182,18 @@ func (p *Publisher) Close(ctx context.Context) error {
 	}
 	p.cancel()
 	p.lanes.Wait()
+	if left := p.samples.spooled() + p.urgent.spooled(); left > 0 {
+		p.o.Log.Info("messages wait in the spool for the next start", "messages", left)
+	}
 	if s := p.Stats(); s.PendingMessages > 0 {
 		return fmt.Errorf("close publisher: %d messages were not acknowledged: %w", s.PendingMessages, context.Cause(ctx))
 	}
 	return nil
 }
 
-// noteIdle tells Close that both lanes are empty. The caller holds the lock.
+// noteIdle tells Close that both lanes have nothing left to do. The caller holds the lock.
 func (p *Publisher) noteIdle() {
-	if !p.closing || len(p.samples.queue)+len(p.urgent.queue) > 0 {
+	if !p.closing || p.samples.busy() || p.urgent.busy() {
 		return
 	}
 	select {
@@ -207,41 +215,18 @@ func (p *Publisher) enqueue(source string, host *event.Host, lane string, events
 	msg := nats.NewMsg(event.SubjectFor(host.Cluster, host.Name, event.Token(source)))
 	msg.Header.Set(nats.MsgIdHdr, event.MessageID(key, p.producer, lane, next))
 	msg.Data = bytes
-	b := &p.samples
+	l := p.samples
 	if lane == event.LaneUrgent {
-		b = &p.urgent
+		l = p.urgent
 	}
-	b.queue = append(b.queue, &message{host: host, msg: msg})
-	b.bytes += len(bytes)
-	p.trim(b)
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
+	l.push(&message{host: host, events: len(events), msg: msg})
 	return nil
-}
-
-// trim drops the oldest messages until the lane is within its limit. The newest stays, and the one in flight.
-func (p *Publisher) trim(b *backlog) {
-	first := 0
-	if b.inFlight {
-		first = 1
-	}
-	dropped := 0
-	for b.bytes > b.limit && first+dropped < len(b.queue)-1 {
-		b.bytes -= len(b.queue[first+dropped].msg.Data)
-		p.drop(b.queue[first+dropped])
-		dropped++
-	}
-	if dropped > 0 {
-		b.queue = append(b.queue[:first], b.queue[first+dropped:]...)
-	}
 }
 
 // drop counts a message that is given up and says so once per outage.
 func (p *Publisher) drop(m *message) {
 	if len(p.lost) == 0 {
-		p.o.Log.Warn("messages are dropped", "total_before", p.stats.Dropped, "hint", "the broker is away and the backlog is full")
+		p.o.Log.Warn("messages are dropped", "total_before", p.stats.Dropped, "hint", "the broker is away and the backlog is full, or a message is too large")
 	}
 	p.stats.Dropped++
 	key := event.HostKey(m.host)
@@ -251,74 +236,32 @@ func (p *Publisher) drop(m *message) {
 	p.lost[key].messages++
 }
 
-// run sends one lane until the context ends.
-func (p *Publisher) run(ctx context.Context, b *backlog) {
-	pause := p.o.RetryMin
-	for {
-		m := p.head(b)
-		if m == nil {
-			select {
-			case <-ctx.Done():
-				return
-			case <-b.wake:
-				continue
-			}
+// failed notes that an attempt of a lane ended without an acknowledgement. The caller holds the lock.
+func (p *Publisher) failed(l *lane, err error) {
+	if !p.samples.away && !p.urgent.away {
+		where := "in memory"
+		if p.o.Spool != nil {
+			where = "on disk"
 		}
-		limited, cancel := context.WithTimeout(ctx, p.o.AckTimeout)
-		ack, err := p.stream.PublishMsg(limited, m.msg)
-		cancel()
-		if err == nil || errors.Is(err, nats.ErrMaxPayload) {
-			p.done(b, m, ack, err)
-			pause = p.o.RetryMin
-			continue
+		if errors.Is(err, nats.ErrHeadersNotSupported) { // what the client says before it has met a server
+			err = errors.New("it has not been reached yet")
 		}
-		if ctx.Err() != nil {
-			return
-		}
-		p.failed(err)
-		wait := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			wait.Stop()
-			return
-		case <-wait.C:
-		}
-		pause = min(2*pause, p.o.RetryMax)
+		p.o.Log.Warn("broker does not acknowledge; keeping events "+where+" and trying again", "lane", l.name, "error", err)
 	}
+	l.away = true
 }
 
-func (p *Publisher) head(b *backlog) *message {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if b.inFlight = len(b.queue) > 0; !b.inFlight {
-		return nil
+// acknowledged counts a message that is stored. The caller holds the lock.
+func (p *Publisher) acknowledged(l *lane, ack *jetstream.PubAck) {
+	p.stats.Sent++
+	if ack != nil && ack.Duplicate {
+		p.stats.Duplicates++
 	}
-	return b.queue[0]
-}
-
-// done takes the head out: acknowledged, or too large for this broker whatever is tried.
-func (p *Publisher) done(b *backlog, m *message, ack *jetstream.PubAck, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	b.queue[0] = nil
-	b.queue = b.queue[1:]
-	b.bytes -= len(m.msg.Data)
-	b.inFlight = false
-	if err != nil {
-		p.o.Log.Error("message is larger than the broker takes", "bytes", len(m.msg.Data), "subject", m.msg.Subject, "hint", "raise max_payload")
-		p.drop(m)
-	} else {
-		p.stats.Sent++
-		if ack != nil && ack.Duplicate {
-			p.stats.Duplicates++
-		}
-		if p.stats.Away {
-			p.stats.Away = false
-			p.o.Log.Info("broker is back", "pending", len(p.samples.queue)+len(p.urgent.queue), "dropped", p.stats.Dropped)
-		}
-		p.report()
+	if l.away {
+		l.away = false
+		p.o.Log.Info("broker is back", "lane", l.name, "pending", uint64(len(l.queue))+l.spooled(), "dropped", p.stats.Dropped)
 	}
-	p.noteIdle()
+	p.report()
 }
 
 // report queues a `source` event for every host that lost messages, once there is room: a report into a full backlog would cost
@@ -334,18 +277,6 @@ func (p *Publisher) report() {
 		if err := p.enqueue(publisherSource, l.host, event.LaneSamples, []*event.Event{e}); err != nil {
 			p.o.Log.Error("loss is not reported", "host", key, "error", err)
 		}
-	}
-}
-
-func (p *Publisher) failed(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.stats.Away {
-		p.stats.Away = true
-		if errors.Is(err, nats.ErrHeadersNotSupported) { // what the client says before it has met a server
-			err = errors.New("it has not been reached yet")
-		}
-		p.o.Log.Warn("broker does not acknowledge; keeping events in memory and trying again", "error", err)
 	}
 }
 

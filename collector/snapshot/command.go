@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"lowtide/event"
 )
 
 // Command is `snapshot`: what is in the snapshots of PyTorch's CUDA allocator.
@@ -20,15 +22,15 @@ type Command struct {
 
 // ShowCommand is `snapshot show`: one snapshot for people, or with --json for programs.
 type ShowCommand struct {
-	File        string  `arg:"" help:"What torch.cuda.memory._dump_snapshot wrote, as it is or gzipped; - is standard input."`
-	JSON        bool    `name:"json" xor:"form" help:"As one JSON object."`
-	ASCII       bool    `name:"ascii" xor:"form" help:"Maps and plots in ASCII; also with NO_COLOR or a locale that is not UTF-8."`
-	Top         int     `default:"10" placeholder:"N" help:"Rows of a table."`
-	Weights     *Amount `placeholder:"SIZE" help:"Of the model on the card, for the budget: 12GiB."`
-	KVPool      *Amount `name:"kv-pool" placeholder:"SIZE" help:"That the engine took for its KV cache on the card."`
-	DeviceTotal *Amount `placeholder:"SIZE" help:"Memory of the card."`
-	DeviceUsed  *Amount `placeholder:"SIZE" help:"Used on the card by all processes."`
-	ProcessUsed *Amount `placeholder:"SIZE" help:"Used on the card by this process, as nvidia-smi tells."`
+	File        string      `arg:"" help:"What torch.cuda.memory._dump_snapshot wrote, as it is or gzipped; - is standard input."`
+	JSON        bool        `name:"json" xor:"form" help:"As one JSON object."`
+	ASCII       bool        `name:"ascii" xor:"form" help:"Maps and plots in ASCII; also with NO_COLOR or a locale that is not UTF-8."`
+	Top         int         `default:"10" placeholder:"N" help:"Rows of a table."`
+	Weights     *event.Size `placeholder:"SIZE" help:"Of the model on the card, for the budget: 12GiB."`
+	KVPool      *event.Size `name:"kv-pool" placeholder:"SIZE" help:"That the engine took for its KV cache on the card."`
+	DeviceTotal *event.Size `placeholder:"SIZE" help:"Memory of the card."`
+	DeviceUsed  *event.Size `placeholder:"SIZE" help:"Used on the card by all processes."`
+	ProcessUsed *event.Size `placeholder:"SIZE" help:"Used on the card by this process, as nvidia-smi tells."`
 
 	Stdin  io.Reader `kong:"-"` // nil: the process's own
 	Stdout io.Writer `kong:"-"` // nil: the process's own
@@ -43,7 +45,7 @@ func (c *ShowCommand) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	known := Known{c.Weights.bytes(), c.KVPool.bytes(), c.DeviceTotal.bytes(), c.DeviceUsed.bytes(), c.ProcessUsed.bytes()}
+	known := Known{(*uint64)(c.Weights), (*uint64)(c.KVPool), (*uint64)(c.DeviceTotal), (*uint64)(c.DeviceUsed), (*uint64)(c.ProcessUsed)}
 	out, style := output(c.Stdout, c.ASCII)
 	if c.JSON {
 		return writeJSON(out, describe(name, s, Options{Known: known}))

@@ -7,42 +7,26 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"strconv"
 	"strings"
+
+	"lowtide/event"
 )
-
-// Size is a number of bytes, written as 512MiB, 2GiB or plain digits.
-type Size int64
-
-// UnmarshalText reads the number and its unit: none, KiB, MiB or GiB.
-func (s *Size) UnmarshalText(text []byte) error {
-	t := strings.TrimSpace(string(text))
-	shift := 0
-	for unit, bits := range map[string]int{"KiB": 10, "MiB": 20, "GiB": 30} {
-		if digits, ok := strings.CutSuffix(t, unit); ok {
-			t, shift = strings.TrimSpace(digits), bits
-		}
-	}
-	n, err := strconv.ParseInt(t, 10, 64)
-	if err != nil || n <= 0 || n > 1<<62>>shift {
-		return fmt.Errorf("size %q is not a number of bytes\nhint: write 2GiB, 512MiB or digits", text)
-	}
-	*s = Size(n << shift)
-	return nil
-}
 
 // Command is `lowtide engine`: the embedded ClickHouse engine alone, until it is interrupted.
 type Command struct {
-	Listen  string `default:"127.0.0.1:8123" placeholder:"HOST:PORT" help:"Loopback address of the ClickHouse HTTP interface."`
-	Data    string `default:"lowtide-engine" type:"path" placeholder:"DIR" help:"Folder of tables and password files."`
-	Library string `placeholder:"FILE" help:"Path of libchdb.so; default: where make engine puts it. Also LOWTIDE_CHDB_LIBRARY."`
-	Memory  Size   `default:"2GiB" placeholder:"SIZE" help:"Memory of the whole engine."`
+	Listen  string     `default:"127.0.0.1:8123" placeholder:"HOST:PORT" help:"Loopback address of the ClickHouse HTTP interface."`
+	Data    string     `default:"lowtide-engine" type:"path" placeholder:"DIR" help:"Folder of tables and password files."`
+	Library string     `placeholder:"FILE" help:"Path of libchdb.so; default: where make engine puts it. Also LOWTIDE_CHDB_LIBRARY."`
+	Memory  event.Size `default:"2GiB" placeholder:"SIZE" help:"Memory of the whole engine."`
 }
 
 // Run starts the engine, prints where it answers and how to ask it, and ends it in order when ctx ends.
 func (c *Command) Run(ctx context.Context) error { return c.run(ctx, os.Stdout, os.Stderr) }
 
 func (c *Command) run(ctx context.Context, out, messages io.Writer) error {
+	if c.Memory == 0 {
+		return errors.New("an engine without memory\nhint: give --memory 2GiB, 512MiB or digits")
+	}
 	e, err := Start(ctx, Options{Library: c.Library, DataDir: c.Data, Listen: c.Listen, MemoryLimit: int64(c.Memory),
 		Log: slog.New(slog.NewTextHandler(messages, nil))})
 	if err != nil {

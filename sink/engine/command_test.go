@@ -46,15 +46,6 @@ func TestCommandTellsHowToAsk(t *testing.T) {
 	}
 }
 
-func TestSize(t *testing.T) {
-	for text, want := range map[string]Size{"2GiB": 2 << 30, "512MiB": 512 << 20, "1 KiB": 1024, "4096": 4096, "0": 0, "-1": 0, "2GB": 0, "9999999999GiB": 0, "": 0} {
-		var s Size
-		if err := s.UnmarshalText([]byte(text)); s != want || (err == nil) != (want != 0) {
-			t.Errorf("%q: %d, %v", text, s, err)
-		}
-	}
-}
-
 func TestChildCommandAlone(t *testing.T) {
 	t.Setenv(childMark, "")
 	if err := (&ChildCommand{}).Run(context.Background()); err == nil || !strings.Contains(err.Error(), "lowtide engine") {

@@ -1,4 +1,4 @@
-package snapshot
+package event
 
 import (
 	"fmt"
@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// Amount is a number of bytes, written as 12GiB, 1.5GiB, 512MiB or plain digits.
-type Amount uint64
+// Size is a number of bytes as people write it in flags and settings: 12GiB, 1.5GiB, 512MiB or plain digits.
+type Size uint64
 
 // UnmarshalText reads the number and its unit: none, B, KiB, MiB, GiB or TiB.
-func (a *Amount) UnmarshalText(text []byte) error {
+func (s *Size) UnmarshalText(text []byte) error {
 	t := strings.TrimSpace(string(text))
 	factor := 1.0
 	for _, unit := range []struct {
@@ -27,8 +27,6 @@ func (a *Amount) UnmarshalText(text []byte) error {
 	if bytes := v * factor; err != nil || !(bytes >= 0) || bytes > 1<<60 || math.Signbit(v) {
 		return fmt.Errorf("%q is not a number of bytes\nhint: write 12GiB, 1.5GiB, 512MiB or digits", text)
 	}
-	*a = Amount(math.Round(v * factor))
+	*s = Size(math.Round(v * factor))
 	return nil
 }
-
-func (a *Amount) bytes() *uint64 { return (*uint64)(a) }
