@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"lowtide/collector"
 	"lowtide/event"
 	"lowtide/processor"
 	"lowtide/processor/broker"
@@ -68,7 +67,7 @@ func (c *TakeCommand) take(ctx context.Context, conn *nats.Conn, js jetstream.Je
 	if err != nil {
 		return err
 	}
-	request := collector.AskRequest{Ask: "snapshot", Reason: takeFor, HistorySeconds: c.History.Seconds(), Census: c.Census}
+	request := event.AskRequest{Ask: "snapshot", Reason: takeFor, HistorySeconds: c.History.Seconds(), Census: c.Census}
 	if pid, err := strconv.ParseInt(c.Worker, 10, 64); err == nil {
 		request.PID = pid
 	} else if request.PID, request.StartTicks, err = c.slot(short, js, host); err != nil {
@@ -170,13 +169,13 @@ func (c *TakeCommand) slot(ctx context.Context, js jetstream.JetStream, host str
 }
 
 // askHost returns the id of what the collector has accepted.
-func askHost(ctx context.Context, conn *nats.Conn, host string, request collector.AskRequest) (string, error) {
+func askHost(ctx context.Context, conn *nats.Conn, host string, request event.AskRequest) (string, error) {
 	cluster, name, _ := strings.Cut(host, "/")
 	text, err := json.Marshal(request)
 	if err != nil {
 		return "", fmt.Errorf("write ask: %w", err)
 	}
-	m, err := conn.RequestWithContext(ctx, collector.AskSubject(cluster, name), text)
+	m, err := conn.RequestWithContext(ctx, event.AskSubject(cluster, name), text)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return "", &broker.Failure{What: "nobody answers for " + host + ": evidence is off there, or its collector is not running", Remedy: "start the collector there with --evidence, or `lowtide up` without --demo and --no-evidence (docs/watching.md)", Err: err}
@@ -185,11 +184,11 @@ func askHost(ctx context.Context, conn *nats.Conn, host string, request collecto
 	case err != nil:
 		return "", broker.Explain("ask "+host, err)
 	}
-	var reply collector.AskReply
+	var reply event.AskReply
 	if err := json.Unmarshal(m.Data, &reply); err != nil {
 		return "", fmt.Errorf("read the answer of %s: %w", host, err)
 	}
-	if reply.Status != collector.AskAccepted {
+	if reply.Status != event.AskAccepted {
 		what, remedy, _ := strings.Cut(reply.Error, "; hint: ")
 		return "", &broker.Failure{What: host + ": " + what, Remedy: remedy}
 	}

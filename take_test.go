@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"lowtide/collector"
 	"lowtide/event"
 	"lowtide/processor/broker/brokertest"
 )
@@ -40,7 +39,7 @@ func TestTakeSnapshot(t *testing.T) {
 	who := &event.Worker{Pid: 41, StartTicks: event.Ptr(uint64(77)), Unit: "vllm.service", Rank: event.Ptr(int64(1))}
 	send := sender(t, conn, "gpu-1")
 	send(&event.Event{Time: now, Worker: who, Allocator: &event.Allocator{AllocatedBytes: event.Ptr(uint64(1))}})
-	accepted := collector.AskReply{Status: collector.AskAccepted, ID: "token"}
+	accepted := event.AskReply{Status: event.AskAccepted, ID: "token"}
 	snapshot := &event.Snapshot{GpuUuid: "GPU-7", Reason: "asked", ReservedBytes: event.Ptr(uint64(3 << 30)), LiveBytes: event.Ptr(uint64(2 << 30)), Fragmentation: event.Ptr(0.25),
 		File: "gpu-1-41-20261130T120000Z-asked.pickle", FileBytes: event.Ptr(uint64(1 << 20)), TookSeconds: event.Ptr(0.5), Lacking: []string{"stacks: history was off"},
 		GrowthSeconds: event.Ptr(600.0), Stacks: []*event.SnapshotStack{{Frames: []string{"serve.py:7 keep"}, LiveBytes: event.Ptr(uint64(1 << 30)), Blocks: event.Ptr(uint64(12)), GrowthBytes: event.Ptr(int64(5 << 20))}}}
@@ -49,32 +48,32 @@ func TestTakeSnapshot(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		command TakeCommand
-		reply   collector.AskReply
+		reply   event.AskReply
 		result  []*event.Event
-		want    collector.AskRequest // what the collector heard; zero for nothing
-		says    []string             // of the output, or the error
+		want    event.AskRequest // what the collector heard; zero for nothing
+		says    []string         // of the output, or the error
 		hint    string
 		refuses bool
 	}{
 		{name: "by pid", command: TakeCommand{Worker: "41", History: time.Millisecond, Census: true}, reply: accepted,
-			result: []*event.Event{other, {Time: now, Worker: who, Snapshot: snapshot}}, want: collector.AskRequest{Ask: "snapshot", PID: 41, Reason: "asked", HistorySeconds: 0.001, Census: true},
+			result: []*event.Event{other, {Time: now, Worker: who, Snapshot: snapshot}}, want: event.AskRequest{Ask: "snapshot", PID: 41, Reason: "asked", HistorySeconds: 0.001, Census: true},
 			says: []string{"prod/gpu-1 pid 41 GPU-7", "reserved       3 GiB", "live           2 GiB", "fragmentation  25 %", "1 GiB in 12 blocks (+5 MiB in 600 s)", "serve.py:7 keep", "not known: stacks: history was off",
 				"held up for 0.5 s", "gpu-1-41-20261130T120000Z-asked.pickle (1 MiB) on prod/gpu-1"}},
 		{name: "by slot", command: TakeCommand{Worker: "prod/gpu-1/vllm.service/0/1"}, reply: accepted, result: []*event.Event{{Time: now, Worker: who, Snapshot: snapshot}},
-			want: collector.AskRequest{Ask: "snapshot", PID: 41, StartTicks: event.Ptr(uint64(77)), Reason: "asked"}, says: []string{"prod/gpu-1 pid 41"}},
+			want: event.AskRequest{Ask: "snapshot", PID: 41, StartTicks: event.Ptr(uint64(77)), Reason: "asked"}, says: []string{"prod/gpu-1 pid 41"}},
 		{name: "an unknown slot", command: TakeCommand{Worker: "prod/gpu-1/vllm.service/0/2"}, refuses: true, says: []string{"prod/gpu-1/vllm.service/0/2", "have: prod/gpu-1/vllm.service/0/1"}, hint: "the probe"},
 		{name: "an unknown host", command: TakeCommand{Worker: "41", Host: "prod/gpu-9"}, refuses: true, says: []string{"prod/gpu-9 is not heard"}, hint: "lowtide status"},
-		{name: "no such process", command: TakeCommand{Worker: "43"}, reply: collector.AskReply{Status: collector.AskUnknown, Error: "no such process: pid 43; hint: look"}, refuses: true,
-			want: collector.AskRequest{Ask: "snapshot", PID: 43, Reason: "asked"}, says: []string{"prod/gpu-1: no such process: pid 43"}, hint: "look"},
-		{name: "no answer of the probe", command: TakeCommand{Worker: "41"}, reply: accepted, result: []*event.Event{failed}, refuses: true, want: collector.AskRequest{Ask: "snapshot", PID: 41, Reason: "asked"},
+		{name: "no such process", command: TakeCommand{Worker: "43"}, reply: event.AskReply{Status: event.AskUnknown, Error: "no such process: pid 43; hint: look"}, refuses: true,
+			want: event.AskRequest{Ask: "snapshot", PID: 43, Reason: "asked"}, says: []string{"prod/gpu-1: no such process: pid 43"}, hint: "look"},
+		{name: "no answer of the probe", command: TakeCommand{Worker: "41"}, reply: accepted, result: []*event.Event{failed}, refuses: true, want: event.AskRequest{Ask: "snapshot", PID: 41, Reason: "asked"},
 			says: []string{"has not answered"}, hint: "it may be older"},
 		{name: "nothing comes", command: TakeCommand{Worker: "41", Wait: 100 * time.Millisecond}, reply: accepted, result: []*event.Event{other}, refuses: true,
-			want: collector.AskRequest{Ask: "snapshot", PID: 41, Reason: "asked"}, says: []string{"has not come"}, hint: "--wait"},
+			want: event.AskRequest{Ask: "snapshot", PID: 41, Reason: "asked"}, says: []string{"has not come"}, hint: "--wait"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			heard := make(chan collector.AskRequest, 1)
+			heard := make(chan event.AskRequest, 1)
 			subscription, err := conn.Subscribe("lowtide.ask.prod.gpu-1", func(m *nats.Msg) {
-				var r collector.AskRequest
+				var r event.AskRequest
 				if err := json.Unmarshal(m.Data, &r); err != nil {
 					t.Error(err)
 				}
@@ -115,7 +114,7 @@ func TestTakeSnapshot(t *testing.T) {
 					t.Errorf("%q is not in\n%s", want, text)
 				}
 			}
-			var got collector.AskRequest
+			var got event.AskRequest
 			if c.want.Ask != "" {
 				got = <-heard
 			}

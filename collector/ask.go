@@ -19,40 +19,11 @@ import (
 	"lowtide/processor/broker"
 )
 
-// What a reply to an AskRequest says.
 const (
-	AskAccepted = "accepted"
-	AskRefused  = "refused"
-	AskUnknown  = "unknown_process"
-)
-
-const (
-	askSnapshot  = "snapshot"
 	maxAsk       = 4 << 10 // bytes of a request
 	waitingAsks  = 16      // beyond them a request is lost, and whoever asked hears nothing
 	minutesLimit = 24 * 60 // of a history, far beyond what is accepted
 )
-
-// AskSubject is where the collector of a host hears what is asked of it: lowtide.ask.<cluster>.<host>.
-func AskSubject(cluster, host string) string { return "lowtide.ask." + cluster + "." + host }
-
-// AskRequest is what may be asked of a host over NATS.
-type AskRequest struct {
-	Ask            string  `json:"ask"` // snapshot
-	PID            int64   `json:"pid"`
-	StartTicks     *uint64 `json:"start_ticks,omitzero"`
-	Incident       string  `json:"incident,omitzero"`
-	Reason         string  `json:"reason,omitzero"`
-	HistorySeconds float64 `json:"history_seconds,omitzero"`
-	Census         bool    `json:"census,omitzero"`
-}
-
-// AskReply is the collector's answer, at once. The snapshot itself comes as an event.
-type AskReply struct {
-	Status string `json:"status"` // AskAccepted, AskRefused or AskUnknown
-	Error  string `json:"error,omitzero"`
-	ID     string `json:"id,omitzero"`
-}
 
 // Evidence says where raw snapshots go.
 type Evidence struct {
@@ -97,7 +68,7 @@ func newAsked(ask func(allocator.Ask) (string, error), log *slog.Logger) *asked 
 // run answers until the context ends.
 func (a *asked) run(ctx context.Context, conn *nats.Conn, host *event.Host) error {
 	requests := make(chan *nats.Msg, waitingAsks)
-	subscription, err := conn.ChanSubscribe(AskSubject(host.Cluster, host.Name), requests)
+	subscription, err := conn.ChanSubscribe(event.AskSubject(host.Cluster, host.Name), requests)
 	if err != nil {
 		return fmt.Errorf("listen for asks: %w", err)
 	}
@@ -119,7 +90,7 @@ func (a *asked) run(ctx context.Context, conn *nats.Conn, host *event.Host) erro
 	}
 }
 
-func (a *asked) answer(text []byte) AskReply {
+func (a *asked) answer(text []byte) event.AskReply {
 	reply, r := a.decide(text)
 	a.mu.Lock()
 	a.counts[reply.Status]++
@@ -128,34 +99,34 @@ func (a *asked) answer(text []byte) AskReply {
 	return reply
 }
 
-func (a *asked) decide(text []byte) (AskReply, AskRequest) {
+func (a *asked) decide(text []byte) (event.AskReply, event.AskRequest) {
 	r, err := parseAsk(text)
 	if err != nil {
-		return AskReply{Status: AskRefused, Error: err.Error()}, r
+		return event.AskReply{Status: event.AskRefused, Error: err.Error()}, r
 	}
 	id, err := a.ask(allocator.Ask{PID: int(r.PID), StartTicks: r.StartTicks, Reason: r.Reason, Census: r.Census,
 		History: time.Duration(r.HistorySeconds * float64(time.Second))})
 	switch {
 	case errors.Is(err, allocator.ErrUnknown):
-		return AskReply{Status: AskUnknown, Error: err.Error()}, r
+		return event.AskReply{Status: event.AskUnknown, Error: err.Error()}, r
 	case err != nil:
-		return AskReply{Status: AskRefused, Error: err.Error()}, r
+		return event.AskReply{Status: event.AskRefused, Error: err.Error()}, r
 	}
-	return AskReply{Status: AskAccepted, ID: id}, r
+	return event.AskReply{Status: event.AskAccepted, ID: id}, r
 }
 
 // parseAsk reads a request. The error names the field.
-func parseAsk(text []byte) (AskRequest, error) {
-	var r AskRequest
+func parseAsk(text []byte) (event.AskRequest, error) {
+	var r event.AskRequest
 	if len(text) > maxAsk {
 		return r, fmt.Errorf("read ask: %d bytes, at most %d", len(text), maxAsk)
 	}
 	if err := json.Unmarshal(text, &r); err != nil {
-		return AskRequest{}, fmt.Errorf("read ask: %w", err)
+		return event.AskRequest{}, fmt.Errorf("read ask: %w", err)
 	}
 	switch {
-	case r.Ask != askSnapshot:
-		return r, fmt.Errorf("field ask: %q; this collector knows %s", event.Shorten(r.Ask, 32), askSnapshot)
+	case r.Ask != event.AskSnapshot:
+		return r, fmt.Errorf("field ask: %q; this collector knows %s", event.Shorten(r.Ask, 32), event.AskSnapshot)
 	case r.PID <= 0 || r.PID > 1<<31-1:
 		return r, fmt.Errorf("field pid: %d is no process", r.PID)
 	case !(r.HistorySeconds >= 0 && r.HistorySeconds <= minutesLimit*60):

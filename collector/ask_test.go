@@ -35,7 +35,7 @@ func TestAsksOverNATS(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- answers.run(ctx, conn, &event.Host{Cluster: "prod", Name: "gpu-1"}) }()
-	ask := func(text string) AskReply {
+	ask := func(text string) event.AskReply {
 		t.Helper()
 		limited, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
@@ -46,27 +46,27 @@ func TestAsksOverNATS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var reply AskReply
+		var reply event.AskReply
 		if err := json.Unmarshal(m.Data, &reply, json.RejectUnknownMembers(true)); err != nil {
 			t.Fatal(err)
 		}
 		return reply
 	}
 	for _, c := range []struct{ text, status, says string }{
-		{`{"ask":"snapshot","pid":1234,"start_ticks":77,"incident":"i-1","reason":"retention suspected","history_seconds":600,"census":true}`, AskAccepted, ""},
-		{`{"ask":"snapshot","pid":1}`, AskUnknown, "pid 1; hint: look"},
-		{`{"ask":"snapshot","pid":2,"later":{"a":1}}`, AskRefused, "1m ago"},
-		{`{"ask":"reboot","pid":3}`, AskRefused, `field ask: "reboot"`},
-		{`{"ask":"snapshot","pid":-3}`, AskRefused, "field pid: -3"},
-		{`{"ask":"snapshot","pid":9999999999}`, AskRefused, "field pid"},
-		{`{"ask":"snapshot","pid":3,"history_seconds":-1}`, AskRefused, "field history_seconds"},
-		{`{"ask":"snapshot","pid":3,"history_seconds":1e300}`, AskRefused, "field history_seconds"},
-		{`{"ask":"snapshot","pid":"3"}`, AskRefused, "pid"},
-		{`snapshot`, AskRefused, "read ask"},
-		{`{"ask":"snapshot","reason":"` + strings.Repeat("r", maxAsk) + `"}`, AskRefused, "at most 4096"},
+		{`{"ask":"snapshot","pid":1234,"start_ticks":77,"incident":"i-1","reason":"retention suspected","history_seconds":600,"census":true}`, event.AskAccepted, ""},
+		{`{"ask":"snapshot","pid":1}`, event.AskUnknown, "pid 1; hint: look"},
+		{`{"ask":"snapshot","pid":2,"later":{"a":1}}`, event.AskRefused, "1m ago"},
+		{`{"ask":"reboot","pid":3}`, event.AskRefused, `field ask: "reboot"`},
+		{`{"ask":"snapshot","pid":-3}`, event.AskRefused, "field pid: -3"},
+		{`{"ask":"snapshot","pid":9999999999}`, event.AskRefused, "field pid"},
+		{`{"ask":"snapshot","pid":3,"history_seconds":-1}`, event.AskRefused, "field history_seconds"},
+		{`{"ask":"snapshot","pid":3,"history_seconds":1e300}`, event.AskRefused, "field history_seconds"},
+		{`{"ask":"snapshot","pid":"3"}`, event.AskRefused, "pid"},
+		{`snapshot`, event.AskRefused, "read ask"},
+		{`{"ask":"snapshot","reason":"` + strings.Repeat("r", maxAsk) + `"}`, event.AskRefused, "at most 4096"},
 	} {
 		reply := ask(c.text)
-		if reply.Status != c.status || !strings.Contains(reply.Error, c.says) || (reply.ID == "token") != (c.status == AskAccepted) {
+		if reply.Status != c.status || !strings.Contains(reply.Error, c.says) || (reply.ID == "token") != (c.status == event.AskAccepted) {
 			t.Errorf("%.80s: %+v", c.text, reply)
 		}
 	}
@@ -82,7 +82,7 @@ func TestAsksOverNATS(t *testing.T) {
 	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) != 0 || testutil.CollectAndCount(answers) != 3 {
 		t.Errorf("metrics %v, %v", problems, err)
 	}
-	if answers.counts[AskAccepted] != 1 || answers.counts[AskUnknown] != 1 || answers.counts[AskRefused] != 9 {
+	if answers.counts[event.AskAccepted] != 1 || answers.counts[event.AskUnknown] != 1 || answers.counts[event.AskRefused] != 9 {
 		t.Errorf("counts %v", answers.counts)
 	}
 }
@@ -98,7 +98,7 @@ func FuzzAsk(f *testing.F) {
 	f.Add([]byte(`{"ask":"census"}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		r, err := parseAsk(text)
-		if err == nil && (r.Ask != askSnapshot || r.PID <= 0 || !(r.HistorySeconds >= 0 && r.HistorySeconds <= 86400)) {
+		if err == nil && (r.Ask != event.AskSnapshot || r.PID <= 0 || !(r.HistorySeconds >= 0 && r.HistorySeconds <= 86400)) {
 			t.Fatalf("%+v of %q", r, text)
 		}
 	})

@@ -119,11 +119,11 @@ func TestEvidenceFromProbeToBroker(t *testing.T) {
 		}
 	}
 	next("a read", func(e *event.Event) bool { return e.Allocator != nil })
-	request, err := json.Marshal(collector.AskRequest{Ask: "snapshot", PID: int64(program.Process.Pid), Reason: "retention suspected", Census: true})
+	request, err := json.Marshal(event.AskRequest{Ask: "snapshot", PID: int64(program.Process.Pid), Reason: "retention suspected", Census: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := conn.RequestWithContext(t.Context(), collector.AskSubject("lab", "gpu-1"), request)
+	m, err := conn.RequestWithContext(t.Context(), event.AskSubject("lab", "gpu-1"), request)
 	if err != nil || !strings.Contains(string(m.Data), `"status":"accepted"`) {
 		t.Fatalf("%s, %v", m.Data, err)
 	}
@@ -154,7 +154,7 @@ func TestEvidenceFromProbeToBroker(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(next("a post-mortem", func(e *event.Event) bool { return e.Snapshot != nil }), "oom", "oom")
-	if again, err := conn.RequestWithContext(t.Context(), collector.AskSubject("lab", "gpu-1"), []byte(`{"ask":"snapshot","pid":`+strconv.Itoa(os.Getpid())+`}`)); err != nil || !strings.Contains(string(again.Data), "install the probe") {
+	if again, err := conn.RequestWithContext(t.Context(), event.AskSubject("lab", "gpu-1"), []byte(`{"ask":"snapshot","pid":`+strconv.Itoa(os.Getpid())+`}`)); err != nil || !strings.Contains(string(again.Data), "install the probe") {
 		t.Errorf("a process without a probe: %s, %v", again.Data, err)
 	}
 	stop()

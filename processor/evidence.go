@@ -27,19 +27,15 @@ var snapshotTells = map[string]bool{"retention": true, "fragmentation": true, "s
 var needHistory = map[string]bool{"retention": true, "stream_backlog": true, "graph_pools": true}
 
 const (
-	askWait     = 5 * time.Second  // a host answers at once; the snapshot itself comes as an event
-	maxAsks     = 64               // that wait for their turn
-	maxAnswer   = 4 << 10          // bytes
-	maxAsked    = 4096             // incidents that are remembered to have been asked for
-	askAgain    = 11 * time.Minute // a host takes a snapshot of a process every ten minutes at most
-	askSubjects = "lowtide.ask."
+	askWait   = 5 * time.Second  // a host answers at once; the snapshot itself comes as an event
+	maxAsks   = 64               // that wait for their turn
+	maxAnswer = 4 << 10          // bytes
+	maxAsked  = 4096             // incidents that are remembered to have been asked for
+	askAgain  = 11 * time.Minute // a host takes a snapshot of a process every ten minutes at most
 )
 
 // The outcomes of an ask, beside the three that a host answers.
 const (
-	askAccepted   = "accepted"
-	askRefused    = "refused"
-	askUnknown    = "unknown_process"
 	askSilent     = "no_answer"
 	askUnreadable = "unreadable"
 	askDropped    = "dropped"
@@ -69,25 +65,8 @@ type Asker struct {
 type ask struct {
 	about         string // the incident, or the rule and the process
 	subject, host string
-	request       askRequest
+	request       event.AskRequest
 	due           time.Time // of one that was refused
-}
-
-// askRequest and askReply are the JSON of lowtide.ask.<cluster>.<host>.
-type askRequest struct {
-	Ask            string  `json:"ask"`
-	Pid            int64   `json:"pid"`
-	StartTicks     *uint64 `json:"start_ticks,omitempty"`
-	Incident       string  `json:"incident,omitempty"`
-	Reason         string  `json:"reason"`
-	HistorySeconds float64 `json:"history_seconds"`
-	Census         bool    `json:"census"`
-}
-
-type askReply struct {
-	Status string `json:"status"`
-	Error  string `json:"error"`
-	ID     string `json:"id"`
 }
 
 // EvidenceOptions say whom to ask, and for what.
@@ -129,7 +108,7 @@ func (a *Asker) Offer(f *event.Finding) {
 		delete(a.asked, f.Incident)
 		return
 	}
-	a.offer(f.Incident, f.Labels["cluster"], f.Labels["host"], askRequest{Ask: "snapshot", Pid: f.Worker.Pid, StartTicks: f.Worker.StartTicks,
+	a.offer(f.Incident, f.Labels["cluster"], f.Labels["host"], event.AskRequest{Ask: event.AskSnapshot, PID: f.Worker.Pid, StartTicks: f.Worker.StartTicks,
 		Incident: f.Incident, Reason: f.Class + " " + f.State, HistorySeconds: history.Seconds(), Census: a.options.Census && f.Class == "retention"})
 }
 
@@ -141,7 +120,7 @@ func (a *Asker) Want(w *Wish) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.offer(w.Rule+" "+w.Key, w.Cluster, w.Host, askRequest{Ask: "snapshot", Pid: w.Worker.Pid, StartTicks: w.Worker.StartTicks, Reason: w.Class + " possible"})
+	a.offer(w.Rule+" "+w.Key, w.Cluster, w.Host, event.AskRequest{Ask: event.AskSnapshot, PID: w.Worker.Pid, StartTicks: w.Worker.StartTicks, Reason: w.Class + " possible"})
 }
 
 // Seen takes a transition of before this process began: what it was asked for then is not asked again.
@@ -159,7 +138,7 @@ func (a *Asker) Seen(f *event.Finding) {
 }
 
 // offer queues an ask, unless the same thing was asked for. Mu is held.
-func (a *Asker) offer(about, cluster, host string, request askRequest) {
+func (a *Asker) offer(about, cluster, host string, request event.AskRequest) {
 	if _, done := a.asked[about]; done {
 		return
 	}
@@ -168,14 +147,14 @@ func (a *Asker) offer(about, cluster, host string, request askRequest) {
 		a.counts[askForbidden]++
 		return
 	}
-	one := ask{about: about, subject: askSubjects + cluster + "." + host, host: cluster + "/" + host, request: request}
+	one := ask{about: about, subject: event.AskSubject(cluster, host), host: cluster + "/" + host, request: request}
 	select {
 	case a.queue <- one:
 		a.remember(about)
 	default: // not remembered: the next transition has another chance
 		a.counts[askDropped]++
 		if n := a.counts[askDropped]; n&(n-1) == 0 { // in a storm one line would come for each
-			a.log.Warn("evidence not asked for: too many asks wait", "dropped", n, "host", one.host, "pid", one.request.Pid, "incident", request.Incident)
+			a.log.Warn("evidence not asked for: too many asks wait", "dropped", n, "host", one.host, "pid", one.request.PID, "incident", request.Incident)
 		}
 	}
 }
@@ -216,7 +195,7 @@ func (a *Asker) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case one := <-a.queue:
-			if a.ask(ctx, &one) == askRefused && len(refused) < maxAsks {
+			if a.ask(ctx, &one) == event.AskRefused && len(refused) < maxAsks {
 				one.due = time.Now().Add(a.again)
 				refused = append(refused, one)
 				timer.Reset(time.Until(refused[0].due))
@@ -255,12 +234,12 @@ func (a *Asker) ask(ctx context.Context, one *ask) (outcome string) {
 		delete(a.asked, one.about)
 		a.mu.Unlock()
 	}
-	a.log.Info("evidence asked for", "host", one.host, "pid", one.request.Pid, "incident", one.request.Incident, "reason", one.request.Reason,
+	a.log.Info("evidence asked for", "host", one.host, "pid", one.request.PID, "incident", one.request.Incident, "reason", one.request.Reason,
 		"history_seconds", one.request.HistorySeconds, "answer", outcome, "id", reply.ID, "said", event.Shorten(reply.Error, 256), "error", err)
 	return outcome
 }
 
-func (a *Asker) request(ctx context.Context, one *ask) (outcome string, reply askReply, err error) {
+func (a *Asker) request(ctx context.Context, one *ask) (outcome string, reply event.AskReply, err error) {
 	text, err := json.Marshal(one.request)
 	if err != nil {
 		return askUnreadable, reply, fmt.Errorf("write ask: %w", err)
@@ -275,10 +254,10 @@ func (a *Asker) request(ctx context.Context, one *ask) (outcome string, reply as
 		return askUnreadable, reply, fmt.Errorf("read answer of %s: %d bytes, %d at most", one.host, len(answer.Data), maxAnswer)
 	}
 	if err := json.Unmarshal(answer.Data, &reply); err != nil {
-		return askUnreadable, askReply{}, fmt.Errorf("read answer of %s: %w", one.host, err)
+		return askUnreadable, event.AskReply{}, fmt.Errorf("read answer of %s: %w", one.host, err)
 	}
 	switch reply.Status {
-	case askAccepted, askRefused, askUnknown:
+	case event.AskAccepted, event.AskRefused, event.AskUnknown:
 		return reply.Status, reply, nil
 	}
 	return askUnreadable, reply, fmt.Errorf("read answer of %s: unknown status %q", one.host, reply.Status)
@@ -308,7 +287,7 @@ func (a *Asker) Describe(out chan<- *prometheus.Desc) { out <- asksTotal }
 // Collect implements prometheus.Collector.
 func (a *Asker) Collect(out chan<- prometheus.Metric) {
 	counts := a.Counts()
-	for _, outcome := range []string{askAccepted, askRefused, askUnknown, askSilent, askUnreadable, askDropped, askForbidden} {
+	for _, outcome := range []string{event.AskAccepted, event.AskRefused, event.AskUnknown, askSilent, askUnreadable, askDropped, askForbidden} {
 		out <- prometheus.MustNewConstMetric(asksTotal, prometheus.CounterValue, float64(counts[outcome]), outcome)
 	}
 }

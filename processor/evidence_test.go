@@ -110,7 +110,7 @@ func TestEvidenceIsAskedForOnceAnIncident(t *testing.T) {
 		suspicion("retention", "absent", "gpu-2"), suspicion("retention", "wild", "gpu-*")} {
 		a.Offer(f)
 	}
-	want := map[string]int{askAccepted: 2, askRefused: 1, askUnknown: 1, askUnreadable: 3, askForbidden: 2, askSilent: 1}
+	want := map[string]int{event.AskAccepted: 2, event.AskRefused: 1, event.AskUnknown: 1, askUnreadable: 3, askForbidden: 2, askSilent: 1}
 	if got := outcomes(t, a, 10); !maps.Equal(got, want) {
 		t.Errorf("outcomes %v, want %v", got, want)
 	}
@@ -124,8 +124,8 @@ func TestEvidenceIsAskedForOnceAnIncident(t *testing.T) {
 	}
 	for incident, want := range map[string]string{
 		"leak":    `map[ask:snapshot census:true history_seconds:600 incident:leak pid:4242 reason:retention suspected start_ticks:77]`,
-		"holes":   `map[ask:snapshot census:false history_seconds:0 incident:holes pid:4242 reason:fragmentation suspected start_ticks:77]`,
-		"refused": `map[ask:snapshot census:false history_seconds:600 incident:refused pid:4242 reason:graph_pools suspected start_ticks:77]`,
+		"holes":   `map[ask:snapshot incident:holes pid:4242 reason:fragmentation suspected start_ticks:77]`,
+		"refused": `map[ask:snapshot history_seconds:600 incident:refused pid:4242 reason:graph_pools suspected start_ticks:77]`,
 	} {
 		if one := fmt.Sprint(got[incident]); one != want {
 			t.Errorf("asked %s\nwant  %s", one, want)
@@ -193,9 +193,9 @@ func TestTheJudgeAsksForEvidence(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, conn, js := brokertest.Start(t)
-	asks := make(chan askRequest, 9)
+	asks := make(chan event.AskRequest, 9)
 	if _, err := conn.Subscribe("lowtide.ask.lab.h200-a", func(m *nats.Msg) {
-		var got askRequest
+		var got event.AskRequest
 		if err := json.Unmarshal(m.Data, &got); err != nil {
 			t.Errorf("ask %s: %v", m.Data, err)
 		}
@@ -225,7 +225,7 @@ func TestTheJudgeAsksForEvidence(t *testing.T) {
 	go func() { ended <- Run(running, Options{JS: js, Pack: builtin(t), Evidence: asker}) }()
 	select {
 	case got := <-asks:
-		if got.Pid == 0 || got.HistorySeconds != 600 || got.Reason != "retention confirmed" || got.Incident == "" || got.Census {
+		if got.PID == 0 || got.HistorySeconds != 600 || got.Reason != "retention confirmed" || got.Incident == "" || got.Census {
 			t.Errorf("asked %+v", got)
 		}
 	case <-ctx.Done():
@@ -251,11 +251,11 @@ func TestWhatARuleWants(t *testing.T) {
 	for _, w := range []*Wish{wish, wish, &nobody, &elsewhere, &elsewhere, &next} {
 		a.Want(w)
 	}
-	if got, want := outcomes(t, a, 3), (map[string]int{askAccepted: 2, askForbidden: 1}); !maps.Equal(got, want) {
+	if got, want := outcomes(t, a, 3), (map[string]int{event.AskAccepted: 2, askForbidden: 1}); !maps.Equal(got, want) {
 		t.Errorf("outcomes %v, want %v", got, want)
 	}
 	for range 2 {
-		if got := fmt.Sprint(<-asks); got != `map[ask:snapshot census:false history_seconds:0 pid:4242 reason:graph_pools possible start_ticks:77]` {
+		if got := fmt.Sprint(<-asks); got != `map[ask:snapshot pid:4242 reason:graph_pools possible start_ticks:77]` {
 			t.Errorf("asked %s", got)
 		}
 	}
@@ -294,7 +294,7 @@ func TestARefusedAskIsMadeOnceMore(t *testing.T) {
 	resolved.State = event.Resolved
 	a.Offer(&resolved)
 	a.Offer(silent)
-	if got, want := outcomes(t, a, 5), (map[string]int{askRefused: 3, askSilent: 2}); !maps.Equal(got, want) {
+	if got, want := outcomes(t, a, 5), (map[string]int{event.AskRefused: 3, askSilent: 2}); !maps.Equal(got, want) {
 		t.Errorf("outcomes %v, want %v", got, want)
 	}
 	stop()
