@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"lowtide/collector/sim"
 	"lowtide/event"
 	"lowtide/rules"
 )
@@ -198,5 +200,28 @@ func BenchmarkReplay(b *testing.B) {
 			j.Flush()
 		}
 		b.ReportMetric(423*float64(b.N)/b.Elapsed().Seconds(), "worker-samples/s")
+	})
+	// At a collector's pace most ticks bring no new point.
+	b.Run("decoded, every 5 s", func(b *testing.B) {
+		var all []*event.Event
+		samples := 0
+		if _, err := sim.Play(sim.Scenario{Name: "healthy-steady"}, 1, 12, 5*time.Second, func(e *event.Event) error {
+			all = append(all, e)
+			if e.Engine != nil {
+				samples++
+			}
+			return nil
+		}); err != nil {
+			b.Fatal(err)
+		}
+		for b.Loop() {
+			j := NewJudge(pack, func(*event.Finding) {})
+			for _, e := range all {
+				j.Apply(e)
+			}
+			j.Flush()
+		}
+		b.ReportMetric(float64(samples)*float64(b.N)/b.Elapsed().Seconds(), "worker-samples/s")
+		b.ReportMetric(float64(len(all))/float64(samples), "events/sample")
 	})
 }
