@@ -137,7 +137,7 @@ func or(names []string) string {
 }
 
 func suggestVariable(name string) string {
-	if near := nearest(name, variableNames()); near != "" {
+	if near := event.Nearest(name, variableNames()); near != "" {
 		return "did you mean " + near + "?"
 	}
 	return "`lowtide rules explain` prints the variables that exist"

@@ -16,6 +16,7 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/interpreter"
 
+	"lowtide/event"
 	"lowtide/rules/variable"
 )
 
@@ -389,7 +390,7 @@ func (c *compiler) names(s scalar, what string, parsed *ast.AST) (reads []variab
 		case head == "t" && name != "t":
 			if _, declared := c.thresholds[strings.TrimPrefix(name, "t.")]; !declared {
 				hint := "declare it under thresholds:"
-				if near := nearest(name, c.thresholdNames()); near != "" {
+				if near := event.Nearest(name, c.thresholdNames()); near != "" {
 					hint = "did you mean " + near + "?"
 				}
 				report(root, hint, "unknown threshold %s", name)

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"lowtide/event"
 )
 
 //go:embed builtin
@@ -198,7 +200,7 @@ func readSpec(doc *document, fields []field, below []string) (*spec, bool) {
 		for _, need := range requiredFields {
 			if _, ok := s.fields[need]; !ok {
 				hint := "add " + need + ":"
-				if near := nearest(s.id, below); near != "" {
+				if near := event.Nearest(s.id, below); near != "" {
 					hint += ", or did you mean the built-in rule " + near + "?"
 				}
 				id.report(hint, "rule %s has no %s", s.id, need)

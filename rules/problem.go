@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sort"
 	"strings"
+
+	"lowtide/event"
 )
 
 // ErrCheckFailed is returned by CheckCommand when a file or a test is wrong; what is wrong has been printed by then.
@@ -80,44 +82,9 @@ func (p Problems) sorted() error {
 	return slices.Compact(p) // two rules may share one piece of advice
 }
 
-// nearest suggests the closest of the names, or nothing when none is close; of two that are equally close the one that begins alike.
-func nearest(name string, names []string) string {
-	best, bestDistance, bestShared := "", 1+len(name)/3, 0
-	for _, candidate := range names {
-		d, shared := distance(name, candidate), 0
-		for shared < min(len(name), len(candidate)) && name[shared] == candidate[shared] {
-			shared++
-		}
-		if d < bestDistance || d == bestDistance && (best == "" || shared > bestShared) {
-			best, bestDistance, bestShared = candidate, d, shared
-		}
-	}
-	return best
-}
-
-// distance is Levenshtein's, over bytes.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
-}
-
 // suggest makes a hint: the nearest name, else the whole list.
 func suggest(name string, names []string) string {
-	if near := nearest(name, names); near != "" {
+	if near := event.Nearest(name, names); near != "" {
 		return "did you mean " + near + "?"
 	}
 	return "use one of " + strings.Join(names, ", ")

@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"lowtide/event"
 	"lowtide/processor/broker"
 )
 
@@ -213,7 +214,7 @@ func lookUp(name string) (investigation, error) {
 		names = append(names, i.name)
 	}
 	what := "there is no investigation " + strconv.Quote(name)
-	if near := nearest(name, names); near != "" {
+	if near := event.Nearest(name, names); near != "" {
 		what += "; did you mean " + near + "?"
 	}
 	return investigation{}, &broker.Failure{What: what, Remedy: "they are " + strings.Join(names, ", "), Code: 2}

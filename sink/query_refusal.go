@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"lowtide/event"
 )
 
 // The codes of ClickHouse that have a remedy.
@@ -82,7 +84,7 @@ func (a Access) instead(ctx context.Context, address, password, query string, r 
 		if slices.Contains(views, name) {
 			return with("view "+name+" needs its parameters", "SELECT * FROM "+name+"(…); `DESCRIBE` does not list them, docs/investigations.md does, and `lowtide investigate` fills them in")
 		}
-		if near := nearest(name, slices.Concat(tables, views)); near != "" {
+		if near := event.Nearest(name, slices.Concat(tables, views)); near != "" {
 			what += "; did you mean " + near + "?"
 		}
 		if slices.ContainsFunc(investigations, func(i investigation) bool { return i.view == name }) {
@@ -103,7 +105,7 @@ func (a Access) instead(ctx context.Context, address, password, query string, r 
 			return with(word+" is a view, not a query", "SELECT * FROM "+word+"(…), or see `lowtide investigate`")
 		}
 		what := word + " begins no query"
-		if near := nearest(strings.ToLower(word), readingWords); near != "" {
+		if near := event.Nearest(strings.ToLower(word), readingWords); near != "" {
 			what += "; did you mean " + strings.ToUpper(near) + "?"
 		}
 		return with(what, "a query begins with "+strings.ToUpper(strings.Join(readingWords, ", ")))
@@ -152,35 +154,4 @@ func (a Access) names(ctx context.Context, address, password string) (tables, vi
 		}
 	}
 	return tables, views
-}
-
-// nearest is the name that is at most a third of its letters away, "" when none is.
-func nearest(name string, names []string) string {
-	best, least := "", len(name)/3+1
-	for _, one := range names {
-		if d := distance(name, one); d < least {
-			best, least = one, d
-		}
-	}
-	return best
-}
-
-// distance is Levenshtein's: how many letters to add, drop or change.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := before
-			if a[i] != b[j] {
-				cost = 1 + min(before, row[j], row[j+1])
-			}
-			before, row[j+1] = row[j+1], cost
-		}
-	}
-	return row[len(b)]
 }

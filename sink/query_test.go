@@ -231,18 +231,6 @@ func TestTableReadsQuantities(t *testing.T) {
 	}
 }
 
-func TestNearestIsATypoAway(t *testing.T) {
-	names := []string{"workers", "worker_samples", "events", "incidents"}
-	for name, want := range map[string]string{"worker": "workers", "event": "events", "incident": "incidents", "zebra": "", "worker_smaples": "worker_samples"} {
-		if got := nearest(name, names); got != want {
-			t.Errorf("nearest to %s is %q, want %q", name, got, want)
-		}
-	}
-	if d := distance("kitten", "sitting"); d != 3 { // the textbook's
-		t.Errorf("distance is %d, want 3", d)
-	}
-}
-
 func TestNoStoreIsSaidPlainly(t *testing.T) {
 	err := Access{DataDir: t.TempDir()}.ask(t.Context(), "SELECT 1", "CSV", io.Discard)
 	if !errors.Is(err, ErrNoStore) || !strings.Contains(fmt.Sprint(err), "hint: start `lowtide up`") {
