@@ -19,12 +19,15 @@ import (
 	"lowtide/event"
 )
 
-// snapshotTells are the classes that an allocator snapshot says something about beyond what is read all the time.
-var snapshotTells = map[string]bool{"retention": true, "fragmentation": true, "stream_backlog": true, "graph_pools": true}
+// needHistory are the classes that an allocator snapshot says something about beyond what is read all the time, and whether allocations
+// are recorded for a while before it is taken: only what is allocated meanwhile has a stack. Where free memory lies needs none.
+var needHistory = map[string]bool{"retention": true, "fragmentation": false, "stream_backlog": true, "graph_pools": true}
 
-// needHistory are those whose allocations are recorded for a while before the snapshot is taken: only what is allocated meanwhile has a
-// stack. Where free memory lies needs none.
-var needHistory = map[string]bool{"retention": true, "stream_backlog": true, "graph_pools": true}
+// snapshotTells says that a snapshot says something about a class.
+func snapshotTells(class string) bool {
+	_, tells := needHistory[class]
+	return tells
+}
 
 const (
 	askWait   = 5 * time.Second  // a host answers at once; the snapshot itself comes as an event
@@ -95,18 +98,17 @@ func NewAsker(conn *nats.Conn, o EvidenceOptions, log *slog.Logger) (*Asker, err
 // Offer takes a transition that was announced, and never waits. The first of an open incident that a snapshot would tell more about is asked
 // for; where the host did not take that ask, so is the next one.
 func (a *Asker) Offer(f *event.Finding) {
-	if a == nil || !snapshotTells[f.Class] || f.Worker.GetPid() == 0 {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.concerns(f) {
 		return
 	}
 	var history time.Duration
 	if needHistory[f.Class] {
 		history = a.options.History
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if f.State == event.Resolved {
-		delete(a.asked, f.Incident)
-		return
 	}
 	a.offer(f.Incident, f.Labels["cluster"], f.Labels["host"], event.AskRequest{Ask: event.AskSnapshot, PID: f.Worker.Pid, StartTicks: f.Worker.StartTicks,
 		Incident: f.Incident, Reason: f.Class + " " + f.State, HistorySeconds: history.Seconds(), Census: a.options.Census && f.Class == "retention"})
@@ -125,16 +127,26 @@ func (a *Asker) Want(w *Wish) {
 
 // Seen takes a transition of before this process began: what it was asked for then is not asked again.
 func (a *Asker) Seen(f *event.Finding) {
-	if a == nil || !snapshotTells[f.Class] || f.Worker.GetPid() == 0 {
+	if a == nil {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.concerns(f) {
+		a.remember(f.Incident)
+	}
+}
+
+// concerns says that a snapshot would tell more about a transition; an incident that has resolved is forgotten. Mu is held.
+func (a *Asker) concerns(f *event.Finding) bool {
+	if !snapshotTells(f.Class) || f.Worker.GetPid() == 0 {
+		return false
+	}
 	if f.State == event.Resolved {
 		delete(a.asked, f.Incident)
-		return
+		return false
 	}
-	a.remember(f.Incident)
+	return true
 }
 
 // offer queues an ask, unless the same thing was asked for. Mu is held.

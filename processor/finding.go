@@ -70,7 +70,7 @@ func (j *Judge) observe(v *view, q *question, result rules.Result) (told bool) {
 		}
 	}
 	o.Refuted = refuted
-	if v.w != nil && snapshotTells[q.rule.Class] {
+	if v.w != nil && snapshotTells(q.rule.Class) {
 		o.Evidence = v.w.EvidenceAt()
 	}
 	if v.well != "" {
@@ -161,7 +161,7 @@ func fill(f *event.Finding, v *view, q *question) {
 		if len(q.series) > 0 {
 			fillGrowth(f, s, w.foremost(q.series))
 		}
-		if snapshotTells[q.rule.Class] {
+		if snapshotTells(q.rule.Class) {
 			f.Snapshot, f.Holders = w.Evidence(q.rule.Class)
 		}
 	}

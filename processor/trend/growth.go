@@ -50,12 +50,10 @@ func (s *Scratch) Measure(x, y []float64, sigma float64) Growth {
 	if len(x) == 0 || !ascending(x) {
 		return growth
 	}
-	growth.Hours = known(x[len(x)-1] - x[0])
 	if len(x) < robustPoints {
-		line, level := LineAndLevel(x, y)
-		growth.Slope, growth.Low, growth.High, growth.Level = line.Slope, line.Low, line.High, level
-		return growth
+		return Still(x, y)
 	}
+	growth.Hours = known(x[len(x)-1] - x[0])
 	growth.Robust = true
 	ends := x
 	if partial := minimumWindow - 1; len(y)-partial >= intervalPoints {
@@ -84,8 +82,8 @@ func (s *Scratch) halved(ends, x, y []float64) (e, places, minima []float64) {
 	return s.ends[:n], x[:n], y[:n]
 }
 
-// Still returns the growth of a series that has stayed within its noise, x ascending: the least squares line, without what only the robust
-// statistics say. No call can be made below two sigma, so that they would not be worth their cost.
+// Still returns the growth of a series of few points, or of one that has stayed within its noise, x ascending: the least squares line,
+// without what only the robust statistics say. No call can be made below two sigma, so that they would not be worth their cost.
 func Still(x, y []float64) Growth {
 	x, y = common(x, y)
 	line, level := LineAndLevel(x, y)
