@@ -3,6 +3,7 @@ package collector_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,19 +16,37 @@ import (
 	"lowtide/processor/broker"
 )
 
+// outage is a real broker that can go away and come back on the same port with the same store. It is closed with the test.
+type outage struct {
+	*broker.Server
+	options broker.Options
+}
+
+func startBroker(ctx context.Context, t *testing.T) *outage {
+	t.Helper()
+	o := &outage{options: broker.Options{StoreDir: t.TempDir(), Listen: "127.0.0.1:0"}}
+	o.restart(ctx, t)
+	o.options.Listen = strings.TrimPrefix(o.ClientURL(), "nats://")
+	t.Cleanup(func() { o.Close() })
+	return o
+}
+
+func (o *outage) restart(ctx context.Context, t *testing.T) {
+	t.Helper()
+	server, err := broker.Start(ctx, o.options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Server = server
+}
+
 // A real broker is stopped, is away while events are published, and comes back on the same port with the same store: every
 // event is there once.
 func TestBrokerRestartLosesAndDoublesNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	o := broker.Options{StoreDir: t.TempDir(), Listen: "127.0.0.1:0"}
-	server, err := broker.Start(ctx, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { server.Close() }()
+	server := startBroker(ctx, t)
 	url := server.ClientURL()
-	o.Listen = url[len("nats://"):]
 	back := make(chan struct{}, 8)
 	conn, err := broker.Dial(url, "test", nil, nats.ReconnectBufSize(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(0, 0),
 		nats.ReconnectHandler(func(*nats.Conn) { back <- struct{}{} }))
@@ -60,9 +79,7 @@ func TestBrokerRestartLosesAndDoublesNothing(t *testing.T) {
 	publish(100)
 	server.Close()
 	publish(100)
-	if server, err = broker.Start(ctx, o); err != nil {
-		t.Fatal(err)
-	}
+	server.restart(ctx, t)
 	publish(100)
 	select {
 	case <-back:

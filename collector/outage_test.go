@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -139,20 +138,8 @@ func killed(t *testing.T, url, folder string, enough func(waiting, sent uint64) 
 func TestOutageAndKilledCollectorsLoseAndDoubleNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
 	defer cancel()
-	o := broker.Options{StoreDir: t.TempDir(), Listen: "127.0.0.1:0"}
-	server, err := broker.Start(ctx, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { server.Close() }()
+	server := startBroker(ctx, t)
 	url := server.ClientURL()
-	o.Listen = strings.TrimPrefix(url, "nats://")
-	restart := func() {
-		t.Helper()
-		if server, err = broker.Start(ctx, o); err != nil {
-			t.Fatal(err)
-		}
-	}
 	conn, err := broker.Dial(url, "reader", nil, nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(0, 0))
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +155,7 @@ func TestOutageAndKilledCollectorsLoseAndDoubleNothing(t *testing.T) {
 	server.Close()
 	folder := filepath.Join(t.TempDir(), "spool")
 	first := killed(t, url, folder, func(waiting, _ uint64) bool { return waiting >= 300 })
-	restart()
+	server.restart(ctx, t)
 	second := killed(t, url, folder, func(waiting, sent uint64) bool { return waiting > 0 && sent >= 100 })
 	third, err := newAgent(url, folder, 1_000_000)
 	if err != nil {
@@ -188,7 +175,7 @@ func TestOutageAndKilledCollectorsLoseAndDoubleNothing(t *testing.T) {
 	server.Close()
 	publish(50)
 	eventually(ctx, t, "the outage is on disk", func() bool { return third.waiting() >= 50 })
-	restart()
+	server.restart(ctx, t)
 	publish(50)
 	eventually(ctx, t, "the outage is over", third.idle)
 	if err := third.end(ctx); err != nil {
@@ -270,14 +257,8 @@ func read(ctx context.Context, t *testing.T, js jetstream.JetStream) map[string]
 func TestCollectKeepsOnDiskWhatNoBrokerTook(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	o := broker.Options{StoreDir: t.TempDir(), Listen: "127.0.0.1:0"}
-	server, err := broker.Start(ctx, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { server.Close() }()
+	server := startBroker(ctx, t)
 	url := server.ClientURL()
-	o.Listen = strings.TrimPrefix(url, "nats://")
 	server.Close()
 	folder := t.TempDir()
 	command := func() *collector.Command {
@@ -306,9 +287,7 @@ func TestCollectKeepsOnDiskWhatNoBrokerTook(t *testing.T) {
 	if segments() == 0 {
 		t.Fatal("nothing is left on disk")
 	}
-	if server, err = broker.Start(ctx, o); err != nil {
-		t.Fatal(err)
-	}
+	server.restart(ctx, t)
 	conn, err := server.Connect()
 	if err != nil {
 		t.Fatal(err)
