@@ -24,7 +24,7 @@ import (
 type announcing struct {
 	SlackToken   string `name:"slack-token-file" type:"existingfile" placeholder:"FILE" help:"File with the Slack token; or LOWTIDE_SLACK_TOKEN."`
 	SlackChannel string `env:"LOWTIDE_SLACK_CHANNEL" placeholder:"ID" help:"Slack channel for incidents."`
-	SlackURL     string `kong:"-"` // of the API; empty for Slack's own
+	SlackURL     string `hidden:"" env:"LOWTIDE_SLACK_URL" placeholder:"URL" help:"Address of Slack's API, for tests; Slack's own when left out."`
 }
 
 // notifier returns options that post to Slack where there is a token, else print.
