@@ -127,7 +127,7 @@ func (c *ProcessCommand) metrics(ctx context.Context, all *parts, asker *process
 	if c.Metrics == "" || c.Metrics == "off" {
 		return nil
 	}
-	server, err := exporter.Listen(ctx, c.Metrics, asker)
+	server, err := exporter.Listen(ctx, c.Metrics, nil, asker)
 	if err != nil {
 		return &broker.Failure{What: err.Error(), Remedy: "use HOST:PORT that is free, such as 127.0.0.1:9479, or 'off' for --metrics-listen", Err: err, Code: 2}
 	}

@@ -19,8 +19,10 @@ type Agent struct {
 	*Opened
 	Host      *event.Host
 	Publisher *Publisher
-	Asks      *nats.Conn // where evidence may be asked for; nil for nobody
-	Metrics   string     // where to serve /metrics, host:port; empty or "off" for nowhere
+	Asks      *nats.Conn             // where evidence may be asked for; nil for nobody
+	Metrics   string                 // where to serve /metrics and /readyz, host:port; empty or "off" for nowhere
+	Gather    []prometheus.Collector // what else is in this process, and shown there
+	Checks    exporter.Checks        // the same for /readyz
 	Interval  time.Duration
 	Shift     time.Duration // with Stretch: how far back the first event lies
 	Stretch   float64       // event seconds per real second; 1 but in tests on hardware
@@ -33,10 +35,11 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	answers := newAsked(a.Opened.probes.Ask, a.Log)
 	if a.Metrics != "" && a.Metrics != "off" {
 		gauges := append(a.gauges(), shown, a.Publisher)
+		gauges = append(gauges, a.Gather...)
 		if a.Opened.probes != nil {
 			gauges = append(gauges, a.Opened.probes, answers)
 		}
-		server, err := exporter.Listen(ctx, a.Metrics, gauges...)
+		server, err := exporter.Listen(ctx, a.Metrics, append(exporter.Checks{{Name: "publisher", Well: a.Publisher.Well}}, a.Checks...), gauges...)
 		if err != nil {
 			return &broker.Failure{What: err.Error(), Remedy: "use HOST:PORT that is free, such as 127.0.0.1:9478, or 'off' for --metrics-listen", Err: err, Code: 2}
 		}

@@ -167,6 +167,14 @@ func (p *Publisher) Stats() Stats {
 	return s
 }
 
+// Well returns why nothing is published now: the broker does not acknowledge. Nothing is lost by that while there is room to wait.
+func (p *Publisher) Well() error {
+	if s := p.Stats(); s.Away {
+		return fmt.Errorf("the broker does not acknowledge; %d messages wait in memory, others in the spool", s.PendingMessages)
+	}
+	return nil
+}
+
 // Close sends what is queued, as long as the context lasts, and ends the lanes. With a spool it does not wait for a broker that is away:
 // what is left is on disk and the next collector's to send. The error says how many messages were left in memory, and are lost.
 func (p *Publisher) Close(ctx context.Context) error {

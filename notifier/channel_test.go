@@ -196,9 +196,14 @@ func toldOf(finding string) func(Delivery) bool {
 // start runs the notifier; the returned function stops it and waits for it.
 func start(t *testing.T, b *broker, c *channel, log *bytes.Buffer) (stop func()) {
 	t.Helper()
+	return startWith(t, b, c, log, nil)
+}
+
+func startWith(t *testing.T, b *broker, c *channel, log *bytes.Buffer, gauge *Gauge) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	o := Options{SlackToken: secret, SlackChannel: "C1", SlackURL: c.url, Interval: time.Millisecond, Backoff: 5 * time.Millisecond}
+	o := Options{SlackToken: secret, SlackChannel: "C1", SlackURL: c.url, Interval: time.Millisecond, Backoff: 5 * time.Millisecond, Gauge: gauge}
 	if log != nil {
 		o.Log = slog.New(slog.NewTextHandler(log, nil)) // one goroutine logs at a time, and it has ended when stop returns
 	}

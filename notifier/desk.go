@@ -24,6 +24,7 @@ type desk struct {
 	box     outbox
 	outlets []*outlet
 	pending map[string]*entry
+	storm   string // the digest that new incidents join; empty in calm weather
 }
 
 // outlet is a Sender with its pace.
@@ -38,8 +39,9 @@ type entry struct {
 	record   *record
 	since    time.Time // when it came onto the desk
 	failures int
-	unsaved  bool // the record knows a receipt that the bucket does not
-	stale    bool // the bucket may know more than the record
+	quiet    time.Time // a digest is not told again before
+	unsaved  bool      // the record knows a receipt that the bucket does not
+	stale    bool      // the bucket may know more than the record
 }
 
 func newDesk(o Options, box outbox) *desk {
@@ -59,6 +61,8 @@ func (d *desk) resume(ctx context.Context) error {
 			d.o.Log.Error("skip an outbox record", "error", err)
 		case d.due(r):
 			d.put(r)
+			d.weather(r)
+		case d.weather(r):
 		case r.history.Latest.State == event.Resolved && d.o.Now().Sub(r.history.Latest.Time) > keepFor:
 			old = append(old, r)
 		}
@@ -71,7 +75,7 @@ func (d *desk) resume(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return d.adopt(ctx)
 }
 
 func (d *desk) put(r *record) *entry {
@@ -86,9 +90,9 @@ func (d *desk) put(r *record) *entry {
 
 // due says whether any outlet has something to tell.
 func (d *desk) due(r *record) bool {
-	card := Build(r.history)
+	card := r.card()
 	for _, out := range d.outlets {
-		if action, _ := Decide(r.deliveries[out.Name()], r.history, card); action != Nothing {
+		if action, _ := r.decide(out.Name(), card); action != Nothing {
 			return true
 		}
 	}
@@ -119,12 +123,16 @@ func (d *desk) fold(ctx context.Context, f *event.Finding) error {
 			return err
 		}
 	}
-	before := r.history
+	before, storm := r.history, r.storm
 	if r.history = before.Add(f); r.history == before {
 		return nil
 	}
-	if err := d.box.save(call, r); err != nil {
-		r.history = before
+	err := d.shelter(call, r) // first, since a digest that names what has a message of its own does less harm than silence
+	if err == nil {
+		err = d.box.save(call, r)
+	}
+	if err != nil {
+		r.history, r.storm = before, storm
 		if e != nil {
 			e.stale = true
 		}
@@ -134,6 +142,7 @@ func (d *desk) fold(ctx context.Context, f *event.Finding) error {
 		e.unsaved = false
 	} else if d.due(r) {
 		d.put(r)
+		return d.gather(call)
 	}
 	return nil
 }
@@ -145,7 +154,7 @@ func (d *desk) reload(ctx context.Context, e *entry) error {
 		return err
 	}
 	if r.history.Latest != nil {
-		e.record.history = r.history
+		e.record.history, e.record.storm, e.record.members, e.record.joined = r.history, r.storm, r.members, r.joined
 	}
 	if !e.unsaved {
 		e.record.deliveries = r.deliveries
@@ -201,6 +210,8 @@ func (d *desk) deliver(ctx context.Context) time.Duration {
 			wait = min(wait, d.o.Backoff)
 		case !d.due(e.record):
 			delete(d.pending, key)
+		case d.o.Now().Before(e.quiet):
+			wait = min(wait, e.quiet.Sub(d.o.Now()))
 		}
 	}
 	return wait
@@ -211,7 +222,10 @@ func (d *desk) deliver(ctx context.Context) time.Duration {
 func (d *desk) first(out *outlet) *entry {
 	var best *entry
 	for _, e := range d.pending {
-		action, _ := Decide(e.record.deliveries[out.Name()], e.record.history, Build(e.record.history))
+		if d.o.Now().Before(e.quiet) {
+			continue
+		}
+		action, _ := e.record.decide(out.Name(), e.record.card())
 		if action != Nothing && (best == nil || before(e, best)) {
 			best = e
 		}
@@ -240,9 +254,9 @@ func (d *desk) tell(ctx context.Context, out *outlet, e *entry) {
 		}
 	}
 	name, h := out.Name(), e.record.history
-	card := Build(h)
+	card := e.record.card()
 	delivery := e.record.deliveries[name]
-	action, why := Decide(delivery, h, card)
+	action, why := e.record.decide(name, card)
 	receipt, err := delivery.Receipt, error(nil)
 	switch action {
 	case Nothing: // known only after reading the record again
@@ -271,6 +285,10 @@ func (d *desk) tell(ctx context.Context, out *outlet, e *entry) {
 			Digest: card.Digest(), Receipt: receipt}
 		out.failures, e.failures = 0, 0
 		out.notBefore = d.o.Now().Add(d.o.Interval)
+		if e.record.members != nil {
+			e.quiet = d.o.Now().Add(stormPace * d.o.Interval)
+		}
+		d.o.Gauge.tell(name, action)
 		d.keep(ctx, e)
 		d.o.Log.Info("told", "incident", h.Latest.Incident, "sender", name, "why", why, "waited", d.o.Now().Sub(e.since).Round(time.Millisecond))
 		e.since = d.o.Now()
@@ -322,5 +340,10 @@ func (d *desk) failed(out *outlet, e *entry, err error) {
 		out.failures++
 	}
 	out.notBefore = d.o.Now().Add(wait)
+	paused := time.Time{}
+	if failure != nil && failure.After > 0 {
+		paused = out.notBefore
+	}
+	d.o.Gauge.fail(out.Name(), err, paused)
 	d.o.Log.Warn("tell later", "incident", e.record.history.Latest.Incident, "sender", out.Name(), "wait", wait, "error", fmt.Sprint(err))
 }

@@ -84,7 +84,26 @@ func Decide(d Delivery, h History, card Card) (Action, string) {
 type record struct {
 	history    History
 	deliveries map[string]Delivery
+	storm      string            // the digest that tells about it instead of a message of its own
+	members    map[string]member // of a digest, by incident
+	joined     time.Time         // of a digest: wall clock at which the newest member came
 	revision   uint64
+}
+
+// card is what the record has to tell.
+func (r *record) card() Card {
+	if r.members != nil {
+		return stormCard(r)
+	}
+	return Build(r.history)
+}
+
+// decide says what is to be done about the record on one medium.
+func (r *record) decide(sender string, card Card) (Action, string) {
+	if r.storm != "" {
+		return Nothing, "the digest " + r.storm + " tells about it"
+	}
+	return Decide(r.deliveries[sender], r.history, card)
 }
 
 // stored is the form of a record in the bucket; findings keep their own JSON form.
@@ -94,13 +113,16 @@ type stored struct {
 	Case       jsontext.Value      `json:"case,omitzero"`
 	Latest     jsontext.Value      `json:"latest,omitzero"`
 	Deliveries map[string]Delivery `json:"deliveries,omitempty"`
+	Storm      string              `json:"storm,omitempty"`
+	Members    map[string]member   `json:"members,omitempty"`
+	Joined     time.Time           `json:"joined,omitzero"`
 }
 
 // maxRecord bounds what is read from the bucket, in bytes.
 const maxRecord = 1 << 20
 
 func (r *record) encode() ([]byte, error) {
-	s := stored{Incident: r.history.Latest.Incident, Deliveries: r.deliveries}
+	s := stored{Incident: r.history.Latest.Incident, Deliveries: r.deliveries, Storm: r.storm, Members: r.members, Joined: r.joined}
 	for _, one := range []struct {
 		finding *event.Finding
 		into    *jsontext.Value
@@ -125,7 +147,7 @@ func decodeRecord(text []byte) (*record, error) {
 	if err := json.Unmarshal(text, &s); err != nil {
 		return nil, fmt.Errorf("decode outbox record: %w", err)
 	}
-	r := &record{deliveries: s.Deliveries}
+	r := &record{deliveries: s.Deliveries, storm: s.Storm, members: s.Members, joined: s.Joined}
 	if r.deliveries == nil {
 		r.deliveries = map[string]Delivery{}
 	}
@@ -149,7 +171,10 @@ func decodeRecord(text []byte) (*record, error) {
 }
 
 // outbox is the bucket. One notifier writes it; revisions are checked, so that a stale copy is noticed and read again.
-type outbox struct{ kv jetstream.KeyValue }
+type outbox struct {
+	kv     jetstream.KeyValue
+	saving func() error // of a test: fails instead of the bucket
+}
 
 var legalKey = regexp.MustCompile(`^[A-Za-z0-9_=-]+$`)
 
@@ -181,6 +206,11 @@ func (o outbox) load(ctx context.Context, incident string) (*record, error) {
 
 // save writes the record over the revision that it was read at.
 func (o outbox) save(ctx context.Context, r *record) error {
+	if o.saving != nil {
+		if err := o.saving(); err != nil {
+			return err
+		}
+	}
 	text, err := r.encode()
 	if err != nil {
 		return err

@@ -31,6 +31,7 @@ type Options struct {
 	Backoff  time.Duration // first wait after a failed call, doubled up to 15 s; 1 s when zero
 	Timeout  time.Duration // of one call to a Sender or the broker; 10 s when zero
 	Now      func() time.Time
+	Gauge    *Gauge // what it tells of itself; nil for nobody
 }
 
 func (o *Options) complete() error {
@@ -97,7 +98,7 @@ func Run(ctx context.Context, js jetstream.JetStream, o Options) error {
 	if err != nil {
 		return fmt.Errorf("start notifier: open consumer %s of %s: %w", Consumer, event.StreamFindings, err)
 	}
-	d := newDesk(o, outbox{kv})
+	d := newDesk(o, outbox{kv: kv})
 	if err := d.resume(setup); err != nil {
 		return fmt.Errorf("start notifier: %w", err)
 	}
@@ -121,8 +122,11 @@ func Run(ctx context.Context, js jetstream.JetStream, o Options) error {
 		<-feed.Closed()
 	}()
 
+	o.Gauge.start(true)
+	defer o.Gauge.start(false)
 	for {
 		timer := time.NewTimer(d.deliver(ctx))
+		o.Gauge.see(d)
 		select {
 		case <-ctx.Done():
 			timer.Stop()

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"lowtide/event"
 )
 
@@ -51,7 +53,7 @@ func TestCrashBetweenSendingAndNoting(t *testing.T) {
 	b, c := newBroker(t), newChannel(t)
 	// What a process leaves that died after Slack took the message: the mark in the outbox, the message in the channel.
 	r := &record{history: history(leak()), deliveries: map[string]Delivery{"slack": {Status: posting, Since: time.Now()}}}
-	if err := (outbox{b.kv}).save(t.Context(), r); err != nil {
+	if err := (outbox{kv: b.kv}).save(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 	c.post(url.Values{"metadata": {`{"event_type":"lowtide_incident","event_payload":{"incident":"inc-7f3a"}}`}})
@@ -65,7 +67,7 @@ func TestCrashBetweenSendingAndNoting(t *testing.T) {
 func TestCrashBeforeSending(t *testing.T) {
 	b, c := newBroker(t), newChannel(t)
 	r := &record{history: history(leak()), deliveries: map[string]Delivery{"slack": {Status: posting, Since: time.Now()}}}
-	if err := (outbox{b.kv}).save(t.Context(), r); err != nil {
+	if err := (outbox{kv: b.kv}).save(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 	start(t, b, c, nil)
@@ -88,7 +90,8 @@ func TestRateLimitIsRespected(t *testing.T) {
 		}
 		return false
 	})
-	start(t, b, c, nil)
+	gauge := new(Gauge)
+	startWith(t, b, c, nil, gauge)
 	b.publish(t, leak())
 	c.await(t, "chat.postMessage")
 	b.publish(t, paged()) // coalesced: one message, and it says the latest
@@ -100,6 +103,20 @@ func TestRateLimitIsRespected(t *testing.T) {
 	defer c.mu.Unlock()
 	if waited := next.Sub(refused); waited < time.Second {
 		t.Errorf("called again after %s, Slack asked for 1 s", waited)
+	}
+	want := `
+# HELP lowtide_notifier_failures_total Calls that a medium did not take, rate limits included.
+# TYPE lowtide_notifier_failures_total counter
+lowtide_notifier_failures_total{sender="slack"} 1
+# HELP lowtide_notifier_running 1 on the one processor that announces.
+# TYPE lowtide_notifier_running gauge
+lowtide_notifier_running 1
+# HELP lowtide_notifier_told_total Messages that a medium took, by what was done: post or update.
+# TYPE lowtide_notifier_told_total counter
+lowtide_notifier_told_total{action="post",sender="slack"} 1
+`
+	if err := testutil.CollectAndCompare(gauge, strings.NewReader(want), "lowtide_notifier_failures_total", "lowtide_notifier_running", "lowtide_notifier_told_total"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -106,7 +106,7 @@ func TestWhatHasGoneIsForgotten(t *testing.T) {
 func TestServerAnswersScrapes(t *testing.T) {
 	x := New(nil)
 	x.Observe(events(42))
-	s, err := Listen(t.Context(), "127.0.0.1:0", x)
+	s, err := Listen(t.Context(), "127.0.0.1:0", nil, x)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestServerAnswersScrapes(t *testing.T) {
 			t.Errorf("/metrics has no %s", want)
 		}
 	}
-	if _, err := Listen(t.Context(), s.Addr(), x); err == nil || !strings.Contains(err.Error(), s.Addr()) {
+	if _, err := Listen(t.Context(), s.Addr(), nil, x); err == nil || !strings.Contains(err.Error(), s.Addr()) {
 		t.Errorf("a taken port: %v", err)
 	}
 }

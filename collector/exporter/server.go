@@ -13,17 +13,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Server serves /metrics and /healthz.
+// Server serves /metrics, /healthz and /readyz.
 type Server struct {
 	listener net.Listener
 	http     *http.Server
 	ended    chan error
 }
 
-// Listen starts serving what the collectors gather, beside the process's own cost. The error names the address.
-func Listen(ctx context.Context, address string, gather ...prometheus.Collector) (*Server, error) {
+// Listen starts serving what the collectors gather, beside the process's own cost, and what the checks say. /healthz answers while the
+// process does; /readyz has status 200 while every check is well, else 503 with a line for each that is not. The error names the address.
+func Listen(ctx context.Context, address string, checks Checks, gather ...prometheus.Collector) (*Server, error) {
 	registry := prometheus.NewRegistry()
-	gather = append(gather, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	gather = append(gather, checks, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, c := range gather {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
@@ -37,6 +38,7 @@ func Listen(ctx context.Context, address string, gather ...prometheus.Collector)
 	// A label that is broken costs its own series, not the scrape.
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", checks.answer)
 	s := &Server{listener: listener, ended: make(chan error, 1), http: &http.Server{
 		Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 15 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 	}}
