@@ -93,13 +93,12 @@ func TestDuplicateMessageIdIsDroppedAndAcknowledged(t *testing.T) {
 func TestRestartKeepsMessagesAndPositions(t *testing.T) {
 	dir := t.TempDir()
 	partition, _ := strconv.Atoi(partitionOf("lab", "h1"))
-	read := func(js jetstream.JetStream, open func(context.Context, jetstream.JetStream, int) (jetstream.Consumer, error)) string {
+	read := func(consumer jetstream.Consumer, err error, how ...jetstream.FetchOpt) string {
 		t.Helper()
-		consumer, err := open(t.Context(), js, partition)
 		if err != nil {
 			t.Fatal(err)
 		}
-		batch, err := consumer.Fetch(1, jetstream.FetchMaxWait(10*time.Second))
+		batch, err := consumer.Fetch(1, append(how, jetstream.FetchMaxWait(10*time.Second))...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,23 +111,29 @@ func TestRestartKeepsMessagesAndPositions(t *testing.T) {
 		}
 		return string(msg.Data())
 	}
+	judge := func(js jetstream.JetStream) string {
+		t.Helper()
+		consumer, err := JudgeConsumer(t.Context(), js, partition)
+		return read(consumer, err, jetstream.FetchPriorityGroup(GroupJudge))
+	}
 	first, js := begin(t, Options{StoreDir: dir})
 	for _, text := range []string{"one", "two"} {
 		if _, err := js.Publish(t.Context(), event.SubjectFor("lab", "h1", "process"), []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := read(js, JudgeConsumer); got != "one" {
+	if got := judge(js); got != "one" {
 		t.Fatalf("judge got %q, want one", got)
 	}
 	js.Conn().Close()
 	first.Close()
 
 	_, js = begin(t, Options{StoreDir: dir})
-	if got := read(js, JudgeConsumer); got != "two" {
+	if got := judge(js); got != "two" {
 		t.Errorf("after a restart judge got %q, want two", got)
 	}
-	if got := read(js, StoreConsumer); got != "one" {
+	consumer, err := StoreConsumer(t.Context(), js, partition/8)
+	if got := read(consumer, err); got != "one" {
 		t.Errorf("store got %q, want one: it has its own position", got)
 	}
 }
@@ -143,10 +148,19 @@ func TestStreamsAreBoundedAndOnDisk(t *testing.T) {
 	if c.MaxBytes != 32<<20 || c.MaxAge != 24*time.Hour || c.Discard != jetstream.DiscardOld || c.Storage != jetstream.FileStorage || c.Compression != jetstream.S2Compression {
 		t.Errorf("config %+v", c)
 	}
-	for _, bucket := range []string{"LOWTIDE_RULES", "LOWTIDE_SILENCES", "LOWTIDE_VERDICTS", "LOWTIDE_OUTBOX"} {
+	for _, bucket := range []string{
+		"LOWTIDE_RULES", "LOWTIDE_SILENCES", "LOWTIDE_VERDICTS", "LOWTIDE_OUTBOX", "LOWTIDE_MEMBERS", "LOWTIDE_SEATS", "LOWTIDE_STATE", "LOWTIDE_BLOCKS", "LOWTIDE_PEERS",
+	} {
 		if _, err := js.KeyValue(t.Context(), bucket); err != nil {
 			t.Errorf("bucket %s: %v", bucket, err)
 		}
+	}
+	blobs, err := js.Stream(t.Context(), "OBJ_LOWTIDE_BLOBS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := blobs.CachedInfo().Config; c.MaxBytes != 64<<20 || c.MaxAge != 30*24*time.Hour || c.Storage != jetstream.FileStorage {
+		t.Errorf("saved states: %+v", c)
 	}
 	verdicts, err := js.KeyValue(t.Context(), "LOWTIDE_VERDICTS")
 	if err != nil {

@@ -12,6 +12,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
+// pingEvery is how often a silent connection is tried.
+const pingEvery = 5 * time.Second
+
 // Dial connects to a server. The name shows in the server's list of connections. It fails at once when nothing answers; a connection
 // that was made comes back by itself for ever, with jitter, so that a fleet does not return in step. A log of nil is silent.
 func Dial(address, name string, log *slog.Logger, options ...nats.Option) (*nats.Conn, error) {
@@ -55,6 +58,8 @@ func connect(address, name string, log *slog.Logger, options ...nats.Option) (*n
 		nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(), // a password that is mended on the server must not need a restart of every collector
 		nats.ReconnectErrHandler(unreached(log, name)),
+		nats.PingInterval(pingEvery), // a peer that is gone without a word is noticed within three of these; the library's own take six minutes
+		nats.MaxPingsOutstanding(2),
 		nats.ReconnectWait(time.Second),
 		nats.ReconnectJitter(500*time.Millisecond, time.Second),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {

@@ -65,6 +65,13 @@ func TestFleetConfigurationLetsEachRoleDoItsWork(t *testing.T) {
 	if err := Ensure(t.Context(), processor, Limits{EventBytes: 64 << 20}); err != nil {
 		t.Fatal(err)
 	}
+	states, err := processor.ObjectStore(t.Context(), ObjectsState)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := states.PutBytes(t.Context(), "partition", []byte("state")); err != nil {
+		t.Errorf("the processor may not save its state: %v", err)
+	}
 	if _, err := JudgeConsumer(t.Context(), processor, 0); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,199 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lowtide/event"
+)
+
+// StoreLanes is how many consumers read the events for the store: one for each partition would mean many small inserts.
+const StoreLanes = 8
+
+// GroupJudge is the priority group in which one reader of a partition is pinned: every pull names it
+// (jetstream.FetchPriorityGroup). FetchNoWait cannot, so it is never served.
+const GroupJudge = "judge"
+
+// PinnedTTL is after how long without a pull another reader is served. Only a pull counts, not one that waits: keep FetchMaxWait below it.
+const PinnedTTL = 5 * time.Second
+
+const (
+	lanePartitions = event.PartitionCount / StoreLanes
+	codeUpdate     = jetstream.ErrorCode(10012) // a consumer cannot be updated to this
+)
+
+// JudgeConsumer returns the durable consumer that applies the events of one partition, from the oldest that nobody acknowledged. It serves
+// one reader at a time; whoever has been given the partition calls Unpin and Rewind first. One of an earlier version is updated, or
+// made anew where its acknowledgements end.
+func JudgeConsumer(ctx context.Context, js jetstream.JetStream, partition int) (jetstream.Consumer, error) {
+	if partition < 0 || partition >= event.PartitionCount {
+		return nil, errors.New("consume partition " + strconv.Itoa(partition) + ": there are 0 to " + strconv.Itoa(event.PartitionCount-1))
+	}
+	ctx, cancel := context.WithTimeout(ctx, ensureLimit)
+	defer cancel()
+	config := eventConsumer(judgeName(partition))
+	config.FilterSubject = partitionSubjects(partition)
+	config.PriorityPolicy, config.PriorityGroups, config.PinnedTTL = jetstream.PriorityPolicyPinned, []string{GroupJudge}, PinnedTTL
+	consumer, _, err := durable(ctx, js, config, nil)
+	return consumer, err
+}
+
+// StoreConsumer returns the durable consumer that inserts the events of the partitions of one lane: 8 lane to 8 lane + 7. It is apart from
+// the judge's, so that paging does not wait for ClickHouse. An earlier version had a consumer for each partition; where these
+// stopped the lane begins, and they are deleted. The slowest of them decides, so the faster ones' events come once more. No
+// processor of that version may run any more.
+func StoreConsumer(ctx context.Context, js jetstream.JetStream, lane int) (jetstream.Consumer, error) {
+	if lane < 0 || lane >= StoreLanes {
+		return nil, errors.New("consume lane " + strconv.Itoa(lane) + ": there are 0 to " + strconv.Itoa(StoreLanes-1))
+	}
+	ctx, cancel := context.WithTimeout(ctx, ensureLimit)
+	defer cancel()
+	config := eventConsumer("store-lane-" + strconv.Itoa(lane))
+	first := lane * lanePartitions
+	for p := first; p < first+lanePartitions; p++ {
+		config.FilterSubjects = append(config.FilterSubjects, partitionSubjects(p))
+	}
+	consumer, stream, err := durable(ctx, js, config, func(stream jetstream.Stream) (uint64, error) { return storedBefore(ctx, stream, first) })
+	if err != nil {
+		return nil, err
+	}
+	// Only now, when the lane is there and remembers where to begin.
+	for p := first; p < first+lanePartitions; p++ {
+		if err := stream.DeleteConsumer(ctx, oldStoreName(p)); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+			return nil, explain("delete consumer "+oldStoreName(p)+" of an earlier version", err)
+		}
+	}
+	return consumer, nil
+}
+
+// Unpin lets the judge of a partition be another reader: the next that pulls. Without it a reader that died keeps its place for PinnedTTL. It
+// is no error when nobody is pinned.
+func Unpin(ctx context.Context, js jetstream.JetStream, partition int) error {
+	ctx, cancel := context.WithTimeout(ctx, ensureLimit)
+	defer cancel()
+	stream, err := js.Stream(ctx, event.StreamEvents)
+	if err == nil {
+		err = stream.UnpinConsumer(ctx, judgeName(partition), GroupJudge)
+	}
+	if err != nil {
+		return explain("unpin consumer "+judgeName(partition), err)
+	}
+	return nil
+}
+
+// Rewind makes the consumer of a partition deliver from sequence on, which may lie behind or before where it stands: what was delivered
+// to a reader that died would otherwise come again only after two minutes. Acknowledgements of what was delivered before count no more.
+// Servers before 2.14 cannot do it.
+func Rewind(ctx context.Context, js jetstream.JetStream, partition int, sequence uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, ensureLimit)
+	defer cancel()
+	_, err := js.ResetConsumerToSequence(ctx, event.StreamEvents, judgeName(partition), sequence)
+	what := fmt.Sprintf("rewind consumer %s to %d", judgeName(partition), sequence)
+	if errors.Is(err, nats.ErrNoResponders) {
+		return &Failure{What: what + ": " + err.Error(), Remedy: "the NATS server must be 2.14 or newer, and have a leader for stream " + event.StreamEvents, Err: err}
+	}
+	if err != nil {
+		return explain(what, err)
+	}
+	return nil
+}
+
+func judgeName(partition int) string         { return "judge-" + strconv.Itoa(partition) }
+func oldStoreName(partition int) string      { return "store-" + strconv.Itoa(partition) }
+func partitionSubjects(partition int) string { return "lowtide.p." + strconv.Itoa(partition) + ".>" }
+
+func eventConsumer(name string) jetstream.ConsumerConfig {
+	return jetstream.ConsumerConfig{
+		Durable:       name,
+		DeliverPolicy: jetstream.DeliverAllPolicy,
+		AckPolicy:     jetstream.AckAllPolicy, // one acknowledgement for all before it: the only way to reach 92,000 msg/s
+		AckWait:       2 * time.Minute,        // twice the 60 s between checkpoints
+		MaxDeliver:    -1,
+		MaxAckPending: 20000, // more than a partition gets between checkpoints, else the consumer stalls until the next one
+	}
+}
+
+// durable makes or updates a consumer of the events. begin says with which sequence a new one starts; 0, and no begin, mean the
+// oldest. Where an existing one starts cannot be changed and does not matter any more.
+func durable(ctx context.Context, js jetstream.JetStream, config jetstream.ConsumerConfig, begin func(jetstream.Stream) (uint64, error)) (jetstream.Consumer, jetstream.Stream, error) {
+	what := "create consumer " + config.Durable
+	stream, err := js.Stream(ctx, event.StreamEvents)
+	if err != nil {
+		return nil, nil, explain(what, err)
+	}
+	existing, err := stream.Consumer(ctx, config.Durable)
+	if err == nil {
+		old := existing.CachedInfo()
+		config.DeliverPolicy, config.OptStartSeq = old.Config.DeliverPolicy, old.Config.OptStartSeq
+		consumer, err := stream.UpdateConsumer(ctx, config)
+		if err == nil {
+			return consumer, stream, nil
+		}
+		var api *jetstream.APIError
+		if !errors.As(err, &api) || api.ErrorCode != codeUpdate {
+			return nil, nil, explain(what, err)
+		}
+		if err := stream.DeleteConsumer(ctx, config.Durable); err != nil {
+			return nil, nil, explain("delete consumer "+config.Durable+" of an earlier version", err)
+		}
+		begin = func(jetstream.Stream) (uint64, error) { return old.AckFloor.Stream + 1, nil }
+	} else if !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return nil, nil, explain(what, err)
+	}
+	config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverAllPolicy, 0
+	if begin != nil {
+		sequence, err := begin(stream)
+		if err != nil {
+			return nil, nil, explain(what, err)
+		}
+		if sequence > 1 {
+			config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, sequence
+		}
+	}
+	consumer, err := stream.CreateConsumer(ctx, config)
+	if errors.Is(err, jetstream.ErrConsumerExists) { // made by somebody else meanwhile
+		consumer, err = stream.Consumer(ctx, config.Durable)
+	}
+	if err != nil {
+		return nil, nil, explain(what, err)
+	}
+	return consumer, stream, nil
+}
+
+// storedBefore returns the sequence of the oldest event of a lane that the consumers of an earlier version did not acknowledge, 0 where there are none.
+func storedBefore(ctx context.Context, stream jetstream.Stream, first int) (uint64, error) {
+	info, err := stream.Info(ctx) // before the positions: what comes after it is new to all
+	if err != nil {
+		return 0, err
+	}
+	oldest, found := info.State.LastSeq+1, false
+	for p := first; p < first+lanePartitions; p++ {
+		floor := uint64(0)
+		consumer, err := stream.Consumer(ctx, oldStoreName(p))
+		switch {
+		case err == nil:
+			found, floor = true, consumer.CachedInfo().AckFloor.Stream
+		case !errors.Is(err, jetstream.ErrConsumerNotFound):
+			return 0, fmt.Errorf("read consumer %s: %w", oldStoreName(p), err)
+		}
+		// A silent partition's acknowledgements ended long ago, and nothing waits behind them.
+		next, err := stream.GetMsg(ctx, floor+1, jetstream.WithGetMsgSubject(partitionSubjects(p)))
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("look for what partition %d has not stored: %w", p, err)
+		}
+		oldest = min(oldest, next.Sequence)
+	}
+	if !found {
+		return 0, nil
+	}
+	return oldest, nil
+}
