@@ -205,7 +205,7 @@ func (c *ExplainCommand) read(ctx context.Context, js jetstream.JetStream, pack 
 		if err != nil {
 			return nil, fmt.Errorf("read metadata: %w", err)
 		}
-		p.apply(m, meta.Sequence.Stream)
+		p.apply(letterOf(m, meta))
 		if total > 2000 && done%tell == 0 && done < total {
 			fmt.Fprintf(c.Stderr, "reading %s: %d %%\n", what, done*100/total)
 		}

@@ -35,11 +35,13 @@ type Judge struct {
 	epoch     int    // grows when a worker is found by another instance or card
 	turn      uint64 // grows with every event
 	board     *Board
+	seat      uint64 // by which the board knows it
 	incidents *incident.Tracker
 	awaiting  []awaited
 
 	perWorker, perInstance, perCard, perHost *questions
 	rules                                    map[string]*rules.Rule // by id
+	asked                                    []ruleMark             // in precedence
 	calls                                    variable.Set           // what tells that the worker looked at its points anew
 	proofs                                   variable.Set           // what prove sets
 	killed                                   *questions             // the rules of class external_kill
@@ -59,7 +61,8 @@ func NewJudge(pack *rules.Pack, emit func(*event.Finding)) *Judge {
 // NewJudgeWith is NewJudge with a board that other judges write to as well, as the partitions of one process do.
 func NewJudgeWith(pack *rules.Pack, board *Board, emit func(*event.Finding)) *Judge {
 	j := &Judge{emit: emit, hosts: make(map[hostName]*host), workers: make(map[string]*watched), instances: make(map[string]*instance),
-		board: board, incidents: incident.NewTracker(), rules: make(map[string]*rules.Rule)}
+		board: board, seat: board.join(), incidents: incident.NewTracker(), rules: make(map[string]*rules.Rule)}
+	j.asked = marksOf(pack)
 	asked := inPrecedence(pack)
 	j.perWorker, j.perInstance = newQuestions(asked, "worker"), newQuestions(asked, "instance")
 	j.perCard, j.perHost = newQuestions(asked, "gpu"), newQuestions(asked, "host")
@@ -194,7 +197,11 @@ func victim(e *event.Event) int64 {
 // xid gives an error of a device to the card and to whom it concerns. NVML names only the device. What the device did is true for
 // all that use it; what a program did, for the only one.
 func (j *Judge) xid(h *host, e *event.Event, at time.Time) {
+	layout := h.layout
 	c := h.faulty(e.Xid)
+	if h.layout != layout {
+		j.epoch++ // as when a card tells of itself: another one may be its part
+	}
 	if c == nil && e.Worker != nil {
 		c = h.onlyCardOf(e.Worker)
 	}

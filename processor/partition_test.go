@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -187,7 +186,7 @@ func TestMarksArePruned(t *testing.T) {
 		}
 		sequence++
 		p.clock = start.Add(after)
-		p.apply(wireOf{subject: "lowtide.p.1.c.h.x", data: wire}, sequence)
+		p.apply(letter{subject: "lowtide.p.1.c.h.x", data: wire, sequence: sequence})
 		p.pass(start.Add(after))
 	}
 	send(0, "old", 1)
@@ -201,14 +200,3 @@ func TestMarksArePruned(t *testing.T) {
 		t.Errorf("marks %v, %d refused", p.marks, p.refused)
 	}
 }
-
-// wireOf is a message of the stream.
-type wireOf struct {
-	jetstream.Msg
-	subject string
-	data    []byte
-}
-
-func (m wireOf) Subject() string      { return m.subject }
-func (m wireOf) Data() []byte         { return m.data }
-func (m wireOf) Headers() nats.Header { return nil }

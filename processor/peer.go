@@ -21,6 +21,7 @@ const (
 type Board struct {
 	mu     sync.Mutex
 	groups map[peerGroup]map[string]peer // by process life
+	judges uint64                        // that have joined
 }
 
 type peerGroup struct{ cluster, model, role string }
@@ -33,10 +34,19 @@ type peer struct {
 	points        int
 	called, level uint16
 	at            time.Time
+	from          uint64 // the judge whose word it is; zero for one of another process
 }
 
 // NewBoard returns an empty board.
 func NewBoard() *Board { return &Board{groups: make(map[peerGroup]map[string]peer)} }
+
+// join returns the number by which the board knows the words of one judge.
+func (b *Board) join() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.judges++
+	return b.judges
+}
 
 // report takes the newest word of a life. Without enough points it says nothing and takes no room.
 func (b *Board) report(of peerGroup, life string, p peer) {
@@ -45,6 +55,11 @@ func (b *Board) report(of peerGroup, life string, p peer) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.put(of, life, p)
+}
+
+// put is report where mu is held.
+func (b *Board) put(of peerGroup, life string, p peer) {
 	group := b.groups[of]
 	if group == nil {
 		if len(b.groups) >= maxGroups {

@@ -6,49 +6,198 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lowtide/event"
+	"lowtide/processor/broker"
 	"lowtide/rules"
 )
 
-// Options of Run. JS and Pack are required.
+// Options of NewJudges and Run. JS and Pack are required.
 type Options struct {
 	JS         jetstream.JetStream
 	Pack       *rules.Pack
 	Log        *slog.Logger
-	Partitions int    // 0 is all of them
+	Partitions int    // that Run judges; 0 is all of them
 	Evidence   *Asker // nil: no host is asked for evidence
 }
 
-// Run judges all partitions until ctx ends, each in its own goroutine, and returns nil then. A message is acknowledged after the
-// findings it caused are stored, so that a crash repeats findings (with the same ids) rather than losing them.
-func Run(ctx context.Context, o Options) error {
+// pace is how often a partition does what it does.
+type pace struct {
+	beat  time.Duration // between two looks at what is due
+	save  time.Duration // between two checkpoints
+	idle  time.Duration // without a delivery, until the stream itself is looked at
+	stall time.Duration // without one although there is something
+	look  time.Duration // between two looks at the streams and consumers
+	share time.Duration // between two readings of the others' shares of the board
+	sweep time.Duration // between two sweeps of blobs
+}
+
+func usual() pace {
+	return pace{beat: time.Second, save: time.Minute, idle: 10 * time.Second, stall: 15 * time.Second, look: 10 * time.Second, share: time.Minute, sweep: time.Hour}
+}
+
+// readyAge is how old what was saved last may be of a partition that is well.
+const readyAge = 5 * time.Minute
+
+// Judges are the partitions that one process judges, and what they share: the board on which workers of one model are compared,
+// the advice to routers, and the archive of saved states. It is a prometheus.Collector.
+type Judges struct {
+	options  Options
+	pace     pace
+	board    *Board
+	verdicts *Verdicts
+	archive  *archive
+	shares   jetstream.KeyValue
+	abrupt   atomic.Bool // tests: partitions end as if the process had been killed
+
+	mu      sync.Mutex
+	running map[int]*partition
+	stood   standing
+	quit    context.CancelFunc // of the goroutine that looks, which runs while a partition does
+	looking sync.WaitGroup
+}
+
+// standing is where the streams stood when somebody last asked.
+type standing struct {
+	asked       time.Time
+	first, last uint64
+	at          time.Time // broker's time of the newest event, of whatever partition
+	findings    uint64
+}
+
+// NewJudges opens what the partitions share. broker.Ensure must have made it.
+func NewJudges(ctx context.Context, o Options) (*Judges, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Partitions == 0 {
-		o.Partitions = event.PartitionCount
-	}
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
 	verdicts, err := OpenVerdicts(ctx, o.JS, time.Now)
+	if err != nil {
+		return nil, err
+	}
+	archive, err := openArchive(ctx, o.JS)
+	if err != nil {
+		return nil, err
+	}
+	opening, cancel := context.WithTimeout(ctx, archiveWait)
+	defer cancel()
+	shares, err := o.JS.KeyValue(opening, broker.BucketPeers)
+	if err != nil {
+		return nil, broker.Explain("open bucket "+broker.BucketPeers, err)
+	}
+	return &Judges{options: o, pace: usual(), board: NewBoard(), verdicts: verdicts, archive: archive, shares: shares, running: make(map[int]*partition)}, nil
+}
+
+// Run judges one partition until ctx ends, and returns nil then, after its state was saved for who comes next. The fence grows with
+// every owner of the partition; 0 stands for the one after that of the last. The error wraps ErrFenced when a later owner has claimed
+// the partition: nothing was acknowledged since.
+func (all *Judges) Run(ctx context.Context, number int, fence uint64) error {
+	if number < 0 || number >= event.PartitionCount {
+		return fmt.Errorf("judge partition %d: there are 0 to %d", number, event.PartitionCount-1)
+	}
+	p := newPartition(number, all.options, all.board, all.verdicts)
+	p.all, p.pace = all, all.pace
+	if err := all.enter(ctx, p); err != nil {
+		return err
+	}
+	defer all.leave(p)
+	defer func() { p.judge.Leave() }()
+	err := p.begin(ctx, fence)
+	if err == nil && ctx.Err() == nil {
+		// Spread over the time between two checkpoints, so that not all partitions upload at once.
+		if !p.saving.due.After(time.Time{}) {
+			p.saving.due = p.now().Add(p.pace.save * time.Duration(number%event.PartitionCount+1) / event.PartitionCount)
+		}
+		if p.saving.fresh.IsZero() {
+			p.saving.fresh = p.now() // nothing is saved; from now on it is late
+		}
+		p.measure()
+		err = p.follow(ctx)
+		if err == nil && !all.abrupt.Load() {
+			return p.finish(ctx)
+		}
+	}
+	p.drop()
+	return err
+}
+
+// enter makes a partition one of those that run; the first starts the goroutine that looks at the streams.
+func (all *Judges) enter(ctx context.Context, p *partition) error {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.running[p.number] != nil {
+		return fmt.Errorf("judge partition %d: this process judges it already", p.number)
+	}
+	if len(all.running) == 0 {
+		looking, quit := context.WithCancel(context.WithoutCancel(ctx))
+		all.quit = quit
+		all.looking.Go(func() { all.watch(looking) })
+	}
+	all.running[p.number] = p
+	return nil
+}
+
+// leave ends a partition; the last waits for the goroutine that looks.
+func (all *Judges) leave(p *partition) {
+	all.mu.Lock()
+	delete(all.running, p.number)
+	last := len(all.running) == 0
+	if last {
+		all.quit()
+	}
+	all.mu.Unlock()
+	if last {
+		all.looking.Wait()
+	}
+}
+
+// Ready returns nil when every partition that is judged here has caught up, and what was saved of it is not older than five minutes;
+// else which is not.
+func (all *Judges) Ready() error {
+	now := time.Now()
+	var failed []error
+	for _, p := range all.partitions() {
+		g := p.gauge.read()
+		switch {
+		case !g.caught:
+			failed = append(failed, fmt.Errorf("partition %d is catching up", p.number))
+		case now.Sub(g.fresh) > readyAge:
+			failed = append(failed, fmt.Errorf("partition %d was saved %s ago", p.number, now.Sub(g.fresh).Round(time.Second)))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// Run judges all partitions until ctx ends, each in its own goroutine, as their only owner. A message is acknowledged after the
+// findings it caused are stored and the state that holds it is saved.
+func Run(ctx context.Context, o Options) error {
+	all, err := NewJudges(ctx, o)
 	if err != nil {
 		return err
 	}
-	board := NewBoard() // peers are compared across partitions
+	return all.runAll(ctx)
+}
+
+func (all *Judges) runAll(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	partitions := all.options.Partitions
+	if partitions == 0 {
+		partitions = event.PartitionCount
+	}
 	var running sync.WaitGroup
-	for p := range o.Partitions {
+	for p := range partitions {
 		running.Go(func() {
-			if err := newPartition(p, o, board, verdicts).run(ctx); err != nil && ctx.Err() == nil {
+			if err := all.Run(ctx, p, 0); err != nil {
 				stop(fmt.Errorf("judge partition %d: %w", p, err))
 			}
 		})
 	}
-	if o.Evidence != nil {
-		running.Go(func() { o.Evidence.Run(ctx) })
+	if all.options.Evidence != nil {
+		running.Go(func() { all.options.Evidence.Run(ctx) })
 	}
 	running.Wait()
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
@@ -56,10 +205,3 @@ func Run(ctx context.Context, o Options) error {
 	}
 	return nil
 }
-
-const (
-	pull        = 500
-	pullWait    = 2 * time.Second
-	retryAfter  = time.Second
-	publishWait = 5 * time.Second
-)

@@ -55,7 +55,8 @@ func judgeUntil(t *testing.T, ctx context.Context, js jetstream.JetStream, want 
 	t.Helper()
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- Run(running, Options{JS: js, Pack: builtin(t)}) }()
+	all := judges(t, js)
+	go func() { ended <- all.runAll(running) }()
 	poll := time.NewTicker(50 * time.Millisecond)
 	defer poll.Stop()
 	for !acknowledged(t, ctx, js) {

@@ -338,7 +338,7 @@ func (w *watched) prove(series []int) bool {
 // grew like that before.
 func (j *Judge) compare(w *watched, at time.Time) {
 	w.compared = at
-	self := peer{release: w.Who.GetRelease(), points: w.Points(), at: at}
+	self := peer{release: w.Who.GetRelease(), points: w.Points(), at: at, from: j.seat}
 	self.rate, self.rated = w.RequestRate()
 	w.called, w.regrown = 0, 0
 	for i, name := range growers {

@@ -117,8 +117,10 @@ func (h *host) sortedSensors() []*sensor {
 
 // Tick says what the broker's time is, at least once a minute. A host that was silent for ten minutes while others of the partition
 // were heard cannot be seen; one is never judged so by its own clock, and never in a replay, which calls no Tick.
-func (j *Judge) Tick(now time.Time) {
-	heard := false
+func (j *Judge) Tick(now time.Time) { j.tick(now, false) }
+
+// tick is Tick where somebody may have been heard whose host is not among those of this judge.
+func (j *Judge) tick(now time.Time, heard bool) {
 	for _, h := range j.hosts {
 		if h.told || h.toldAt.IsZero() {
 			h.told, h.toldAt = false, now

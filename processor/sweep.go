@@ -97,6 +97,7 @@ func (j *Judge) sweepCards(h *host) {
 		if silence > forget && len(c.users)+len(open) == 0 {
 			delete(h.cards, c.uuid)
 			h.layout++
+			j.epoch++
 			continue
 		}
 		if h.blind > 0 {

@@ -102,6 +102,7 @@ func compile(s *spec, folders []folder, problems *Problems) (*Rule, bool) {
 		}
 	}
 	s.advice(r, folders, problems)
+	r.print = fingerprint(s, r)
 	return r, len(*problems) == before
 }
 

@@ -56,6 +56,7 @@ type Rule struct {
 	evidence                         []variable.ID
 	reads                            []variable.ID
 	condition                        variable.Reading
+	print                            uint64 // Fingerprint
 }
 
 // counter is one named explanation that would speak against the rule.

@@ -37,33 +37,33 @@ type Observation struct {
 
 // Incident is one trouble of one key. It outlives the process. The fields are its whole state.
 type Incident struct {
-	ID       string   `json:"id"`
-	Key      string   `json:"key"`
-	Class    string   `json:"class"`
-	Rule     string   `json:"rule"`
-	State    string   `json:"state"`    // suspected or confirmed
-	Severity string   `json:"severity"` // it never falls
-	Group    string   `json:"group,omitempty"`
-	Release  string   `json:"release,omitempty"` // in which it began
-	Explains []string `json:"explains,omitempty"`
-	Related  []string `json:"related,omitempty"`
+	ID       string
+	Key      string
+	Class    string
+	Rule     string
+	State    string // suspected or confirmed
+	Severity string // it never falls
+	Group    string
+	Release  string // in which it began
+	Explains []string
+	Related  []string
 
-	Onset    time.Time     `json:"onset"`
-	LastTrue time.Time     `json:"last_true"`
-	Seen     time.Time     `json:"seen"`             // the newest observation
-	Unheard  time.Time     `json:"unheard,omitzero"` // since when, by the clock of Abandon, no observation came
-	Quiet    time.Duration `json:"-"`                // for how long the condition was seen to be false since LastTrue
+	Onset    time.Time
+	LastTrue time.Time
+	Seen     time.Time     // the newest observation
+	Unheard  time.Time     // since when, by the clock of Abandon, no observation came
+	Quiet    time.Duration // for how long the condition was seen to be false since LastTrue
 
-	Worker string    `json:"worker,omitempty"` // the process life that it is judged in
-	Told   time.Time `json:"told,omitzero"`    // when the newest evidence that was told was taken
-	Heard  time.Time `json:"heard,omitzero"`   // the newest observation of that life
-	Ended  bool      `json:"ended,omitzero"`   // that life has ended, and is counted in Masked
-	Past   []string  `json:"past,omitempty"`   // the lives before it, the newest last
-	Masked int       `json:"masked,omitzero"`  // lives that ended while it was open, and hid it
+	Worker string    // the process life that it is judged in
+	Told   time.Time // when the newest evidence that was told was taken
+	Heard  time.Time // the newest observation of that life
+	Ended  bool      // that life has ended, and is counted in Masked
+	Past   []string  // the lives before it, the newest last
+	Masked int       // lives that ended while it was open, and hid it
 
-	Absorbed    []event.Symptom `json:"absorbed,omitempty"` // the classes that it explained while it was open, each at its first onset
-	Transitions int             `json:"transitions"`
-	Last        *event.Finding  `json:"-"` // the newest transition; MarshalState writes it in the form of findings, and Quiet in nanoseconds
+	Absorbed    []event.Symptom // the classes that it explained while it was open, each at its first onset
+	Transitions int
+	Last        *event.Finding // the newest transition
 }
 
 // severityOf is what an observation asks for by itself.

@@ -5,16 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
-
-	json "github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"lowtide/event"
+	"lowtide/rules"
 )
-
-// maxState bounds what UnmarshalState reads, in bytes: the incidents of a full tracker, each with a finding of 8 KiB.
-const maxState = maxOpen * 8 << 10
 
 // State is all that a tracker holds: what it does next depends on nothing else.
 type State struct {
@@ -55,53 +49,17 @@ func (in *Incident) clone() Incident {
 	return out
 }
 
-// saved is a state as JSON. A finding has a form of its own.
-type saved struct {
-	Incidents []savedIncident `json:"incidents"`
-	Refused   int             `json:"refused,omitzero"`
-}
-
-type savedIncident struct {
-	Incident
-	QuietNanoseconds int64          `json:"quiet_nanoseconds,omitzero"`
-	Last             jsontext.Value `json:"last"`
-}
-
-// MarshalState returns the JSON form of a state.
-func MarshalState(s State) ([]byte, error) {
-	out := saved{Refused: s.Refused, Incidents: make([]savedIncident, 0, len(s.Incidents))}
-	for _, in := range s.Incidents {
-		last, err := event.MarshalFinding(in.Last)
-		if err != nil {
-			return nil, fmt.Errorf("write incident %s: %w", in.ID, err)
+// Check refuses a state that no tracker can have written.
+func (s *State) Check() error {
+	if s.Refused < 0 {
+		return errors.New("read incidents: fewer than none were refused")
+	}
+	for i := range s.Incidents {
+		if err := s.Incidents[i].check(); err != nil {
+			return fmt.Errorf("read incident %d of %d: %w", i+1, len(s.Incidents), err)
 		}
-		out.Incidents = append(out.Incidents, savedIncident{Incident: in, QuietNanoseconds: int64(in.Quiet), Last: last})
 	}
-	return json.Marshal(out)
-}
-
-// UnmarshalState reads the JSON form of a state, and refuses one that a tracker cannot have written.
-func UnmarshalState(text []byte) (State, error) {
-	if len(text) > maxState {
-		return State{}, fmt.Errorf("read incidents: %d bytes, the limit is %d", len(text), maxState)
-	}
-	var in saved
-	if err := json.Unmarshal(text, &in); err != nil {
-		return State{}, fmt.Errorf("read incidents: %w", err)
-	}
-	out := State{Refused: in.Refused}
-	for i, one := range in.Incidents {
-		last, err := event.UnmarshalFinding(one.Last)
-		if err == nil {
-			err = one.Incident.check()
-		}
-		if err != nil {
-			return State{}, fmt.Errorf("read incident %d of %d: %w", i+1, len(in.Incidents), err)
-		}
-		one.Incident.Last, one.Incident.Quiet = last, time.Duration(one.QuietNanoseconds)
-		out.Incidents = append(out.Incidents, one.Incident)
-	}
-	return out, nil
+	return nil
 }
 
 func (in *Incident) check() error {
@@ -112,8 +70,24 @@ func (in *Incident) check() error {
 		return fmt.Errorf("state %q is not that of an open incident", in.State)
 	case rank(in.Severity) < 0:
 		return fmt.Errorf("severity %q is none", in.Severity)
-	case in.Transitions < 1:
+	case in.Transitions < 1 || in.Last == nil:
 		return errors.New("it was never told")
 	}
 	return nil
+}
+
+// Reassign follows a change of the rules. Heir names the rule that judges an open incident from now on, and all are the rules by their ids; an
+// incident without one ends, which the findings tell in the order of keys.
+func (t *Tracker) Reassign(heir func(*Incident) string, all map[string]*rules.Rule) (told []*event.Finding) {
+	for _, key := range slices.Sorted(maps.Keys(t.open)) {
+		for _, in := range slices.Clone(t.open[key]) {
+			rule := all[heir(in)]
+			if rule == nil {
+				told = append(told, t.end(in, in.Seen, "the rule "+in.Rule+" is not asked any more: nobody says whether it goes on"))
+				continue
+			}
+			in.Rule, in.Explains = rule.ID, slices.Clone(rule.Explains)
+		}
+	}
+	return told
 }

@@ -1,6 +1,7 @@
 package incident
 
 import (
+	"bytes"
 	"reflect"
 	"strings"
 	"testing"
@@ -9,6 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"lowtide/event"
+	"lowtide/processor/layout"
+	"lowtide/rules"
 )
 
 // full has an incident with everything that one can hold.
@@ -29,23 +32,30 @@ func full() *Tracker {
 	return tracker
 }
 
-func TestStateGoesRoundAsJSON(t *testing.T) {
-	state := full().State()
-	text, err := MarshalState(state)
+var stateLayout = layout.New(layout.Options{Magic: "LTI", Version: 1, Most: 1 << 20}, new(State))
+
+// around writes a state and reads it again.
+func around(t *testing.T, s State) (back State) {
+	t.Helper()
+	parts, err := stateLayout.Write(&s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	back, err := UnmarshalState(text)
-	if err != nil {
+	if _, err := stateLayout.Read(parts, &back); err != nil {
 		t.Fatal(err)
 	}
-	again, err := MarshalState(back)
-	if err != nil {
+	if err := back.Check(); err != nil {
 		t.Fatal(err)
 	}
-	if string(again) != string(text) {
-		t.Errorf("written again it reads\n%s\nwant\n%s", again, text)
+	again, err := stateLayout.Write(&back)
+	if err != nil || !bytes.Equal(again, parts) {
+		t.Errorf("written again it is %d bytes that differ, was %d: %v", len(again), len(parts), err)
 	}
+	return back
+}
+
+func TestStateGoesRound(t *testing.T) {
+	back := around(t, full().State())
 	in := back.Incidents[0]
 	if in.Quiet != time.Hour || in.Masked != 1 || in.Worker != "two" || in.Past[0] != "one" || in.Severity != event.Page || in.Related[0] != "c/h/GPU-a" ||
 		!in.Onset.Equal(began) || in.Absorbed[0].Name != "crash_loop" || in.Transitions != 4 || in.Last.Worker.GetPid() != 7 {
@@ -74,44 +84,40 @@ func TestStateIsACopy(t *testing.T) {
 }
 
 func TestStateThatNoTrackerWrote(t *testing.T) {
-	text, err := MarshalState(full().State())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, change := range map[string][2]string{
-		"cut off":    {`"refused"`, ``},
-		"state":      {`"state":"confirmed"`, `"state":"resolved"`},
-		"severity":   {`"severity":"page"`, `"severity":"loud"`},
-		"never told": {`"transitions":4`, `"transitions":0`},
-		"no key":     {`"key":"s"`, `"key":""`},
+	for name, change := range map[string]func(*Incident){
+		"state":      func(in *Incident) { in.State = event.Resolved },
+		"severity":   func(in *Incident) { in.Severity = "loud" },
+		"never told": func(in *Incident) { in.Transitions = 0 },
+		"no finding": func(in *Incident) { in.Last = nil },
+		"no key":     func(in *Incident) { in.Key = "" },
 	} {
-		bad := strings.Replace(string(text), change[0], change[1], 1)
-		if name == "cut off" {
-			bad = string(text[:len(text)/2])
+		state := full().State()
+		if change(&state.Incidents[1]); state.Check() == nil || !strings.HasPrefix(state.Check().Error(), "read incident 2 of 2: ") {
+			t.Errorf("%s: %v", name, state.Check())
 		}
-		if _, err := UnmarshalState([]byte(bad)); err == nil || !strings.HasPrefix(err.Error(), "read incident") {
-			t.Errorf("%s: %v", name, err)
-		}
+	}
+	if state := (State{Refused: -1}); state.Check() == nil {
+		t.Error("fewer than none were refused")
 	}
 }
 
-func FuzzUnmarshalState(f *testing.F) {
-	text, err := MarshalState(full().State())
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(text)
-	f.Add([]byte(`{"incidents":[{"id":"a","key":"k","class":"stall","state":"suspected","severity":"page","transitions":1,"last":{}}]}`))
-	f.Add([]byte(`{"incidents":null}`))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		state, err := UnmarshalState(text)
-		if err != nil {
-			return
+// The rule retention is gone and another one watches its class; of kv_block_leak none is left.
+func TestIncidentsFollowAChangeOfRules(t *testing.T) {
+	tracker := full()
+	other := *retention
+	other.ID, other.Explains = "mine", []string{"stall"}
+	got := tracker.Reassign(func(in *Incident) string {
+		if in.Class == "retention" {
+			return "mine"
 		}
-		tracker := NewTracker()
-		tracker.Restore(state)
-		tracker.Observe(see(stalled, 1, when, at("k")))
-		tracker.Observe(see(device, 1, when, at("k")))
-		check(t, tracker)
-	})
+		return ""
+	}, map[string]*rules.Rule{"mine": &other})
+	if len(got) != 1 || got[0].Class != "kv_block_leak" || got[0].State != event.Resolved || !strings.Contains(got[0].Resolution, "the rule "+kvLeak.ID+" is not asked any more") {
+		t.Fatalf("told %s", told(got))
+	}
+	in := tracker.Open("s")[0]
+	if in.Rule != "mine" || len(in.Explains) != 1 || in.State != event.Confirmed || in.Transitions != 4 || len(tracker.Open("t")) != 0 {
+		t.Errorf("left is %+v", in)
+	}
+	check(t, tracker)
 }

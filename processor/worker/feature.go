@@ -84,6 +84,7 @@ type basis struct {
 	ooms    int
 	ready   time.Time
 	config  *event.Config
+	current bool // config was the worker's when it was prepared to be saved
 	columns int
 	last    time.Time // when something was judged, or could have been
 	next    int       // the first column that was left for later

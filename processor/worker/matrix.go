@@ -3,6 +3,8 @@ package worker
 import (
 	"math"
 	"slices"
+
+	"lowtide/processor/layout"
 )
 
 // matrix is rows of values of one width, in one piece of memory: a slice for each row would cost half as much again. NaN is what was
@@ -96,5 +98,43 @@ func forget[T float32 | half](row []T) {
 	}
 	for i := range row {
 		row[i] = none
+	}
+}
+
+const maxValues = 1 << 22 // of a matrix that is read
+
+// Flow writes each value as the difference to the row above: most of what is measured moves little.
+func (m *matrix[T]) Flow(c *layout.Codec) {
+	width, n := c.Length(m.Width, maxValues), c.Length(len(m.Values), maxValues)
+	if c.Reading() {
+		if width == 0 && n > 0 || width > 0 && n%width > 0 {
+			c.Fail("rows of different lengths")
+			return
+		}
+		if m.Width, m.Values = width, layout.Make[T](c, n); m.Values == nil {
+			return
+		}
+	}
+	switch values := any(m.Values).(type) {
+	case []float32:
+		for i := range values {
+			above := uint32(0)
+			if i >= width {
+				above = math.Float32bits(values[i-width])
+			}
+			if bits := c.Difference(math.Float32bits(values[i]), above); c.Reading() {
+				values[i] = math.Float32frombits(bits)
+			}
+		}
+	case []half:
+		for i := range values {
+			above := half(0)
+			if i >= width {
+				above = values[i-width]
+			}
+			if bits := c.Difference(uint32(values[i]), uint32(above)); c.Reading() {
+				values[i] = half(bits)
+			}
+		}
 	}
 }

@@ -174,7 +174,12 @@ func (w *Worker) story() (best int) {
 	if c := w.leadingCall(cached); grows == "" && c != nil && c.Growth.Low > levelFloors[cached] && !w.sample.Known(ids[graphs].now) {
 		grows = w.Card(seriesNames[cached])
 	}
-	growing := func(s *snapshot) uint64 { return one(grows != "" && s.Said.GpuUuid == grows) }
+	growing := func(s *snapshot) int {
+		if grows != "" && s.Said.GpuUuid == grows {
+			return 1
+		}
+		return 0
+	}
 	for i := range all {
 		a, b := &all[i], &all[best]
 		if cmp.Or(w.failedAt(a).Compare(w.failedAt(b)), cmp.Compare(growing(a), growing(b)), cmp.Compare(zeroIfUnknown(a.Stuck), zeroIfUnknown(b.Stuck))) > 0 {

@@ -1,163 +1,112 @@
 package worker
 
 import (
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"hash/crc32"
 	"sync"
 	"time"
 
-	"github.com/klauspost/compress/s2"
-
-	"lowtide/rules/variable"
+	"lowtide/processor/layout"
 )
 
 const (
-	stateVersion = 1                         // raised when a part begins to mean something else
-	maxState     = 4 << 20                   // bytes, not compressed: a process with 64 GPUs has less than one MiB
-	maxElements  = 1 << 12                   // of a list
-	longest      = 50 * 365 * 24 * time.Hour // of what is divided into equal stretches: centuries overflow
+	maxState = 4 << 20                   // bytes, not compressed: a process with 64 GPUs has less than one MiB
+	longest  = 50 * 365 * 24 * time.Hour // of what is divided into equal stretches: centuries overflow
 )
 
-// ErrStateVersion says that a state was written by a build that keeps other things of a worker. It is not guessed at: the worker begins anew.
-var ErrStateVersion = errors.New("state of a worker from another version")
-
-// stateMagic begins each state. Then come the version in one byte, the layout and a checksum of the rest in four each, lowest first, and the
-// parts, compressed by s2.
-const (
-	stateMagic  = "LTW"
-	stateHeader = len(stateMagic) + 1 + 4 + 4
+// The errors of Restore: what it was given is damaged, or was written by a build that keeps other things of a worker.
+var (
+	ErrState        = layout.ErrState
+	ErrStateVersion = layout.ErrVersion
 )
 
 // ownLayout is that of this build: a field that comes, goes or moves makes another of it without anybody raising the version.
-var ownLayout = sync.OnceValue(func() uint32 { return fingerprint32(new(Worker).parts(new(bool))) })
+var ownLayout = sync.OnceValue(func() *layout.Layout {
+	return layout.New(layout.Options{Magic: "LTW", Version: 2, Most: maxState}, new(Worker))
+})
 
-// parts are what a worker consists of. Current says that the calls were made under the configuration that holds.
-func (w *Worker) parts(current *bool) []any {
+// Parts are what a worker's state consists of.
+func (w *Worker) Parts() []any {
 	return []any{&w.Key, &w.Slot, &w.Instance, &w.Host, &w.Who, &w.Config, &w.First, &w.Last, &w.tick, &w.dirty, &w.now, &w.level, &w.ready, &w.said,
 		&w.exited, &w.load, &w.counters, &w.quiet, &w.match, &w.inferred, &w.ooms, &w.faults, &w.marks, &w.quality, &w.trace, &w.snapshots,
-		&w.basis, &w.calls, current}
+		&w.sample, &w.basis, &w.calls}
 }
 
-func (r *reading) parts() []any {
+func (r *reading) Parts() []any {
 	return []any{&r.cards, &r.engine, &r.engineAt, &r.process, &r.freshAllocator, &r.freshGPU, &r.freshDevice, &r.freshProcess, &r.freshEngine}
 }
 
-func (c *card) parts() []any { return []any{&c.uuid, &c.allocator, &c.process, &c.device} }
+func (c *card) Parts() []any { return []any{&c.uuid, &c.allocator, &c.process, &c.device} }
 
-func (o *ooms) parts() []any {
+func (o *ooms) Parts() []any {
 	return []any{&o.pid, &o.times, &o.last, &o.lastAt, &o.joined, &o.told, &o.pending, &o.total, &o.grew}
 }
 
-// The configuration is the worker's own pointer, which Restore sets again.
-func (b *basis) parts() []any {
-	return []any{&b.changed, &b.windows, &b.owed, &b.ooms, &b.ready, &b.columns, &b.last, &b.next}
+// The configuration is the worker's own pointer, which Resume sets again.
+func (b *basis) Parts() []any {
+	return []any{&b.current, &b.changed, &b.windows, &b.owed, &b.ooms, &b.ready, &b.columns, &b.last, &b.next}
 }
 
 // The sentence is put together anew when somebody asks.
-func (c *call) parts() []any {
+func (c *call) Parts() []any {
 	return []any{&c.Points, &c.Early, &c.Steady, &c.Onset, &c.Growth, &c.Level, &c.Lacking, &c.Filling, &c.Step, &c.Proven, &c.Proof, &c.Per, &c.Work}
 }
 
 // The points of a sight at matched load are its own.
-func (s *sight) parts() []any { return []any{&s.From, &s.Hours, &s.Level, &s.Work, &s.Sigma} }
+func (s *sight) Parts() []any { return []any{&s.From, &s.Hours, &s.Level, &s.Work, &s.Sigma} }
 
 // What caches are declared is read from the configuration anew.
-func (c *caps) parts() []any { return nil }
+func (c *caps) Parts() []any { return nil }
+
+// Prepare notes what is no part of a state as it is now, and says whether Resume would take the worker as it is; call it before the worker
+// is written. A clock that says 1970 is why it would not.
+func (w *Worker) Prepare() (sound bool) {
+	w.basis.current = w.basis.config == w.Config
+	return w.broken() == ""
+}
+
+// Resume completes a worker whose parts were read. It fails with an ErrState for what the worker would stumble over.
+func (w *Worker) Resume() error {
+	if w.basis.current {
+		w.basis.config = w.Config
+	}
+	if what := w.broken(); what != "" {
+		return fmt.Errorf("%w: %s", ErrState, what)
+	}
+	return nil
+}
+
+// Anew returns the same process as if it had been seen for the first time at its newest moment.
+func (w *Worker) Anew() *Worker {
+	fresh := New(w.Key, w.Host, w.Who, w.Last)
+	fresh.Slot, fresh.Instance = w.Slot, w.Instance
+	return fresh
+}
 
 // Save returns all that is known of the process, between two events, for Restore. It fails for a clock that says 1970, and for text that is
 // not UTF-8.
 func (w *Worker) Save() ([]byte, error) {
-	if what := w.broken(); what != "" {
-		return nil, fmt.Errorf("save worker %s: %w: %s", w.Key, ErrState, what)
+	if !w.Prepare() {
+		return nil, fmt.Errorf("save worker %s: %w: %s", w.Key, ErrState, w.broken())
 	}
-	return w.write()
-}
-
-func (w *Worker) write() ([]byte, error) {
-	current := w.basis.config == w.Config
-	c := codec{bytes: make([]byte, 0, 32<<10)}
-	c.all(w.parts(&current))
-	c.block(w.sample.Save())
-	if len(c.bytes) > maxState {
-		c.fail("%d bytes are too much", len(c.bytes))
-	}
-	if c.err != nil {
-		return nil, fmt.Errorf("save worker %s: %w", w.Key, c.err)
-	}
-	return seal(c.bytes), nil
-}
-
-func seal(parts []byte) []byte {
-	out := make([]byte, stateHeader+s2.MaxEncodedLen(len(parts)))
-	body := s2.Encode(out[stateHeader:], parts)
-	copy(out, stateMagic)
-	out[len(stateMagic)] = stateVersion
-	binary.LittleEndian.PutUint32(out[len(stateMagic)+1:], ownLayout())
-	binary.LittleEndian.PutUint32(out[len(stateMagic)+5:], checksum(body))
-	return append([]byte(nil), out[:stateHeader+len(body)]...)
-}
-
-func checksum(body []byte) uint32 { return crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)) }
-
-func unseal(state []byte) ([]byte, error) {
-	if len(state) < stateHeader || string(state[:len(stateMagic)]) != stateMagic {
-		return nil, fmt.Errorf("%w: it does not begin as one", ErrState)
-	}
-	if v := state[len(stateMagic)]; v != stateVersion {
-		return nil, fmt.Errorf("%w: it is version %d, this build reads %d", ErrStateVersion, v, stateVersion)
-	}
-	if l := binary.LittleEndian.Uint32(state[len(stateMagic)+1:]); l != ownLayout() {
-		return nil, fmt.Errorf("%w: it has layout %08x, this build reads %08x", ErrStateVersion, l, ownLayout())
-	}
-	body := state[stateHeader:]
-	if binary.LittleEndian.Uint32(state[len(stateMagic)+5:]) != checksum(body) {
-		return nil, fmt.Errorf("%w: the checksum is wrong", ErrState)
-	}
-	if n, err := s2.DecodedLen(body); err != nil || n > maxState {
-		return nil, fmt.Errorf("%w: %d bytes, %d at most", ErrState, n, maxState)
-	}
-	parts, err := s2.Decode(nil, body)
+	parts, err := ownLayout().Write(w)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrState, err)
+		return nil, fmt.Errorf("save worker %s: %w", w.Key, err)
 	}
-	return parts, nil
+	return ownLayout().Seal(parts), nil
 }
 
 // Restore makes a worker of what Save returned; it goes on as the saved one would have. An error is an ErrState or an ErrStateVersion.
-func Restore(state []byte) (*Worker, error) {
-	parts, err := unseal(state)
+func Restore(saved []byte) (*Worker, error) {
+	w := new(Worker)
+	parts, err := ownLayout().Open(saved)
+	if err == nil {
+		_, err = ownLayout().Read(parts, w)
+	}
+	if err == nil {
+		err = w.Resume()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("restore worker: %w", err)
-	}
-	w, err := restore(parts)
-	if err != nil {
-		return nil, fmt.Errorf("restore worker: %w", err)
-	}
-	return w, nil
-}
-
-func restore(parts []byte) (*Worker, error) {
-	w, current := new(Worker), false
-	c := codec{bytes: parts, reading: true}
-	c.all(w.parts(&current))
-	sample := c.block(nil)
-	if c.left() > 0 {
-		c.fail("more than it should hold")
-	}
-	if c.err != nil {
-		return nil, c.err
-	}
-	var err error
-	if w.sample, err = variable.Restore(sample); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrState, err)
-	}
-	if current {
-		w.basis.config = w.Config
-	}
-	if what := w.broken(); what != "" {
-		return nil, fmt.Errorf("%w: %s", ErrState, what)
 	}
 	return w, nil
 }
@@ -174,7 +123,7 @@ func (w *Worker) broken() string {
 		what  string
 		right bool
 	}{
-		{"identity", w.Key != "" && w.Host != nil && w.Who != nil && !w.First.IsZero()},
+		{"identity", w.Key != "" && w.Host != nil && w.Who != nil && w.sample != nil && !w.First.IsZero()},
 		{"clock", w.tick.IsZero() && w.quality.Shift == 0 || counted(w.tick)},
 		{"cards", len(w.now.cards) <= maxCards && len(w.faults.Cards) <= maxCards && len(w.load.Room.Cards) <= maxCards},
 		{"columns", w.basis.next >= 0 && len(w.level) <= widest && len(w.calls) <= widest},

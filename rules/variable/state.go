@@ -6,46 +6,68 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"math/bits"
 	"slices"
 )
 
 // ErrState says that what was to be restored is no saved sample.
 var ErrState = errors.New("corrupt state of a sample")
 
-// Save returns what the sample knows, by the names of the variables, since an ID means something else in another build. Each name
-// gives how much it has in common with the one before.
-func (s *Sample) Save() []byte {
-	known := 0
-	for id := range s.all {
-		if s.Known(ID(id)) {
-			known++
+// What stands beside the kind of an entry.
+const (
+	isKnown = 1 << (iota + 4)
+	isTouched
+	isFlipped
+	kindBits = isKnown - 1
+)
+
+// AppendBinary adds what the sample knows and what has changed since Settle, by the names of the variables, since an ID means something else
+// in another build. Each name gives how much it has in common with the one before. It never fails.
+func (s *Sample) AppendBinary(out []byte) ([]byte, error) {
+	entries := 0
+	for i := range s.known {
+		entries += bits.OnesCount64(s.known[i] | s.touched[i])
+	}
+	out, before := binary.AppendUvarint(out, uint64(entries)), ""
+	for i := range s.known {
+		for word := s.known[i] | s.touched[i]; word != 0; word &= word - 1 {
+			id := ID(i*64 + bits.TrailingZeros64(word))
+			v := &s.all[id]
+			shared := 0
+			for shared < min(len(before), len(v.Name)) && before[shared] == v.Name[shared] {
+				shared++
+			}
+			out = appendText(binary.AppendUvarint(out, uint64(shared)), v.Name[shared:])
+			before = v.Name
+			out = s.appendValue(out, id, v.Kind)
 		}
 	}
-	out, before := binary.AppendUvarint(nil, uint64(known)), ""
-	for id := range s.all {
-		v := &s.all[id]
-		if !s.Known(ID(id)) {
-			continue
-		}
-		shared := 0
-		for shared < min(len(before), len(v.Name)) && before[shared] == v.Name[shared] {
-			shared++
-		}
-		out = appendText(binary.AppendUvarint(out, uint64(shared)), v.Name[shared:])
-		before = v.Name
-		out = append(out, byte(v.Kind))
-		switch v.Kind {
-		case Number:
-			out = binary.LittleEndian.AppendUint64(out, math.Float64bits(s.numbers[id]))
-		case Bool:
-			out = append(out, byte(s.bools[id]-no))
-		case String:
-			out = appendText(out, s.strings[ID(id)])
-		case Labels:
-			out = binary.AppendUvarint(out, uint64(len(s.labels)))
-			for _, key := range slices.Sorted(maps.Keys(s.labels)) {
-				out = appendText(appendText(out, key), s.labels[key])
-			}
+	return out, nil
+}
+
+func (s *Sample) appendValue(out []byte, id ID, kind Kind) []byte {
+	how := byte(kind)
+	if s.touched.has(id) {
+		how |= isTouched
+	}
+	if s.flipped.has(id) {
+		how |= isFlipped
+	}
+	if !s.Known(id) {
+		return append(out, how)
+	}
+	out = append(out, how|isKnown)
+	switch kind {
+	case Number:
+		out = binary.LittleEndian.AppendUint64(out, math.Float64bits(s.numbers[id]))
+	case Bool:
+		out = append(out, byte(s.bools[id]-no))
+	case String:
+		out = appendText(out, s.strings[id])
+	case Labels:
+		out = binary.AppendUvarint(out, uint64(len(s.labels)))
+		for _, key := range slices.Sorted(maps.Keys(s.labels)) {
+			out = appendText(appendText(out, key), s.labels[key])
 		}
 	}
 	return out
@@ -55,34 +77,50 @@ func appendText(out []byte, text string) []byte {
 	return append(binary.AppendUvarint(out, uint64(len(text))), text...)
 }
 
-// Restore makes a sample from what Save returned; all that it knows counts as touched. A name that the table does not hold any more
-// is left out, since no rule of this build can read it; one whose kind is another now is an error. An error is an ErrState.
-func Restore(state []byte) (*Sample, error) {
-	s, r := NewSample(), reader{rest: state}
+// UnmarshalBinary makes the sample what AppendBinary saw. A name that the table does not hold any more is left out, since no rule of this
+// build can read it; one whose kind is another now is an error. An error is an ErrState, and leaves the sample half filled.
+func (s *Sample) UnmarshalBinary(state []byte) error {
+	*s = *NewSample()
+	r := reader{rest: state}
+	touched, flipped, seen := NewSet(), NewSet(), NewSet()
 	name := ""
 	for range r.length() {
 		shared := r.lengthTo(len(name))
 		name = name[:shared] + r.text()
-		kind := Kind(r.byte())
+		how := r.byte()
+		kind := Kind(how & kindBits)
 		id, known := Lookup(name)
 		if known && r.err == nil && All()[id].Kind != kind {
 			r.fail(fmt.Sprintf("%s is a %s and was saved as a %s", name, All()[id].Kind, kind))
 		}
-		if known && s.Known(id) {
+		if known && seen.has(id) {
 			r.fail(name + " comes twice")
 		}
-		r.value(s, id, kind, known)
+		if how&(isKnown|isTouched) == 0 || how&isFlipped > 0 && how&isTouched == 0 || how >= isFlipped<<1 {
+			r.fail(name + " is marked in no known way")
+		}
+		if how&isKnown > 0 {
+			r.value(s, id, kind, known)
+		}
 		if r.err != nil {
-			return nil, r.err
+			return r.err
+		}
+		if !known {
+			continue
+		}
+		seen.Add(id)
+		if how&isTouched > 0 {
+			touched.Add(id)
+		}
+		if how&isFlipped > 0 {
+			flipped.Add(id)
 		}
 	}
 	if len(r.rest) > 0 {
 		r.fail("more than it should hold")
 	}
-	if r.err != nil {
-		return nil, r.err
-	}
-	return s, nil
+	s.touched, s.flipped = touched, flipped
+	return r.err
 }
 
 // reader takes a state apart; after an error it reads nothing any more.
