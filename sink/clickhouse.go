@@ -43,6 +43,7 @@ type Options struct {
 // ClickHouse is a Store; safe for use by several goroutines.
 type ClickHouse struct {
 	conn     driver.Conn
+	web      *web // how rows go over HTTP; nil with the native protocol
 	database string
 	password string
 	log      *slog.Logger
@@ -83,41 +84,19 @@ func Open(_ context.Context, o Options) (*ClickHouse, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store: %s", redact(err.Error(), o.Password))
 	}
-	return &ClickHouse{conn: conn, database: o.Database, password: o.Password, log: o.Log}, nil
+	c := &ClickHouse{conn: conn, database: o.Database, password: o.Password, log: o.Log}
+	if protocol == clickhouse.HTTP {
+		c.web = newWeb(o)
+	}
+	return c, nil
 }
 
 // Close frees the connections.
-func (c *ClickHouse) Close() error { return c.conn.Close() }
-
-// Insert stores the rows of a block, table by table. Calling it again with the same block changes nothing. An error wraps ErrAway or
-// ErrRefused; the caller retries.
-func (c *ClickHouse) Insert(ctx context.Context, b Block) error {
-	for _, rows := range Join(b) {
-		if err := c.insertRows(ctx, b.Token+":"+rows.Table, rows); err != nil {
-			return c.explain("insert into "+rows.Table, err)
-		}
+func (c *ClickHouse) Close() error {
+	if c.web != nil {
+		c.web.client.CloseIdleConnections()
 	}
-	return nil
-}
-
-func (c *ClickHouse) insertRows(ctx context.Context, token string, rows Rows) error {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	ctx = clickhouse.Context(ctx, clickhouse.WithSettings(clickhouse.Settings{
-		"async_insert": 0, "insert_deduplicate": 1, "insert_deduplication_token": token, "deduplicate_blocks_in_dependent_materialized_views": 1,
-		"max_partitions_per_insert_block": 0, // a recording may span more days than the default allows
-	}))
-	batch, err := c.conn.PrepareBatch(ctx, "INSERT INTO "+c.database+"."+rows.Table+" (`"+strings.Join(rows.Columns, "`, `")+"`)")
-	if err != nil {
-		return err
-	}
-	defer batch.Close()
-	for _, row := range rows.Values { // by row: over HTTP, columns of unequal length are lost without an error
-		if err := batch.Append(row...); err != nil {
-			return err
-		}
-	}
-	return batch.Send()
+	return c.conn.Close()
 }
 
 func (c *ClickHouse) exec(ctx context.Context, statement string) error {
@@ -128,15 +107,23 @@ func (c *ClickHouse) exec(ctx context.Context, statement string) error {
 
 // explain gives an error its kind and takes the password out of it.
 func (c *ClickHouse) explain(what string, err error) error {
-	kind := ErrAway
-	var exception *clickhouse.Exception
-	if errors.As(err, &exception) {
-		kind = ErrRefused
-	}
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("%s: %w", what, context.Canceled)
 	}
-	return fmt.Errorf("%s: %w: %s", what, kind, redact(err.Error(), c.password))
+	if errors.Is(err, ErrShort) {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	var refusal *Refusal
+	if exception := (*clickhouse.Exception)(nil); errors.As(err, &exception) {
+		refusal = &Refusal{Code: int(exception.Code), Message: exception.Error()}
+	} else {
+		errors.As(err, &refusal)
+	}
+	if refusal != nil {
+		refusal.Message = redact(refusal.Message, c.password)
+		return fmt.Errorf("%s: %w: %w", what, ErrRefused, refusal)
+	}
+	return fmt.Errorf("%s: %w: %s", what, ErrAway, redact(err.Error(), c.password))
 }
 
 func redact(message, secret string) string {

@@ -86,10 +86,25 @@ func testLibrary() string {
 // startStore starts an engine whose tables do not forget, so that what is old can be asked for. Without the library it skips.
 func startStore(t *testing.T) fleet {
 	t.Helper()
+	f := startEngine(t)
+	if err := f.store.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range slices.Concat(keptSamples, keptMinutes, keptHours, []string{TableFindings, TableIncidents}) {
+		if err := f.store.exec(t.Context(), "ALTER TABLE lowtide."+table+" REMOVE TTL"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+// startEngine starts an engine without any table.
+func startEngine(t *testing.T) fleet {
+	t.Helper()
 	data := t.TempDir()
 	e, err := engine.Start(t.Context(), engine.Options{Library: testLibrary(), DataDir: filepath.Join(data, "engine")})
 	if errors.Is(err, engine.ErrLibraryMissing) {
-		t.Skip("SKIPPED: no investigation, dashboard or prompt was tested against a real engine: ", err)
+		t.Skip("SKIPPED: nothing of the schema, the rollups, the investigations, the dashboards or an export was tested against a real engine: ", err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -100,19 +115,10 @@ func startStore(t *testing.T) fleet {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	if err := store.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for _, table := range []string{TableWorkers, TableGpus, TableHosts, TableEvents, TableFindings, TableIncidents} {
-		if err := store.exec(t.Context(), "ALTER TABLE lowtide."+table+" REMOVE TTL"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	f := fleet{access: Access{DataDir: data, User: engine.RoleReader}, store: store}
 	if err := os.WriteFile(filepath.Join(data, "engine.json"), []byte(`{"addr":"`+e.Addr()+`"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return f
+	return fleet{access: Access{DataDir: data, User: engine.RoleReader}, store: store}
 }
 
 // startFleet plays the recordings at their own time, so that the answers are the same every day.

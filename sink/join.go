@@ -2,10 +2,10 @@ package sink
 
 import (
 	"cmp"
-	"encoding/json"
 	"slices"
-	"strings"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"lowtide/event"
 )
@@ -21,26 +21,21 @@ type Message struct {
 	Data     []byte // of a refused message
 }
 
-// Block is a run of messages of one partition that is inserted as a whole, or again with the same token.
+// Block is a run of messages of one seat that is inserted as a whole, or again with the same token.
 type Block struct {
-	Token    string // stream:partition:first-last; each table appends its name
+	Token    string // stream:seat:first-last; each table appends its name
 	Messages []Message
 }
 
 // maxRefused is how much of a refused message is kept, in bytes.
 const maxRefused = 4 << 10
 
-type sampleKey struct {
-	time                       int64
-	cluster, host, worker, gpu string
-}
-
 // Join returns the rows of a block, table by table, in an order that depends on the block alone, since a retry must send the
 // same rows in the same order. Samples of one worker, card and tick stand in one row, whichever source they came from. What
 // belongs to the process rather than to a card (engine, process) stands on the row of the worker's first card, so that a sum
 // over rows counts it once. Samples that come in another block make another partial row; the view `workers` merges them.
 func Join(b Block) []Rows {
-	j := joiner{workers: map[sampleKey][]any{}, gpus: map[sampleKey][]any{}, hosts: map[sampleKey][]any{}}
+	j := newJoiner()
 	for i := range b.Messages {
 		m := &b.Messages[i]
 		switch {
@@ -56,19 +51,82 @@ func Join(b Block) []Rows {
 	}
 	j.adoptCardless()
 	tables := []Rows{
-		{TableWorkers, workerLayout.columns, ordered(j.workers)},
-		{TableGpus, gpuLayout.columns, ordered(j.gpus)},
-		{TableHosts, hostLayout.columns, ordered(j.hosts)},
-		{TableEvents, eventColumns, j.events},
-		{TableFindings, findingColumns, j.findings},
-		{TableIncidents, findingColumns, j.findings},
+		j.workerRows(),
+		j.gpuRows(),
+		j.hostRows(),
+		transposed(TableEvents, eventFields, j.events),
+		transposed(TableFindings, findingFields, j.findings),
+		transposed(TableIncidents, findingFields, j.findings),
 	}
-	return slices.DeleteFunc(tables, func(r Rows) bool { return len(r.Values) == 0 })
+	return slices.DeleteFunc(tables, func(r Rows) bool { return r.Count == 0 })
 }
 
+// joiner gathers which bodies stand in which row. The columns are made last, one after the other over all rows.
 type joiner struct {
-	workers, gpus, hosts map[sampleKey][]any
-	events, findings     [][]any
+	homes   map[home]int
+	last    *event.Host // and its number, since the events of a message share it
+	lastOf  int
+	series  map[life]int
+	names   []identity // by number of the series
+	workers map[place]int
+	rows    []workerRow
+	gpus    map[place]int
+	cards   []gpuRow
+	hosts   map[place]int
+	boxes   []hostRow
+
+	events, findings [][]any
+}
+
+type (
+	// home is a boot of a host.
+	home struct{ cluster, name, boot string }
+	// life is what event.WorkerKey makes the key of a worker from, without making it.
+	life struct {
+		home  int
+		pid   int64
+		start uint64 // ticks, or seconds since 1970
+		nanos int32
+		by    byte // which of the two
+	}
+	// place is the key of a row: tick, series (or host), card.
+	place struct {
+		time int64
+		of   int
+		card string
+	}
+	// identity has the two keys of a worker, which are long, and of which slot may change within a life.
+	identity struct {
+		host   *event.Host
+		key    string
+		slot   string
+		worker *event.Worker // of which slot was made
+	}
+	workerRow struct {
+		place
+		host      *event.Host
+		worker    *event.Worker
+		slot      string
+		device    *event.GpuProcess
+		allocator *event.Allocator
+		engine    *event.Engine
+		process   *event.Process
+		bodies    uint16
+	}
+	gpuRow struct {
+		place
+		host *event.Host
+		gpu  *event.Gpu
+	}
+	hostRow struct {
+		place
+		host    *event.Host
+		machine *event.Machine
+	}
+)
+
+func newJoiner() *joiner {
+	return &joiner{homes: map[home]int{}, series: map[life]int{}, workers: map[place]int{}, gpus: map[place]int{}, hosts: map[place]int{}}
 }
 
 func (j *joiner) event(m *Message, e *event.Event) {
@@ -77,91 +135,144 @@ func (j *joiner) event(m *Message, e *event.Event) {
 		j.refuse(m, m.Time, "time "+at.Format(time.RFC3339)+" is outside the years 1971 to 2100", nil)
 		return
 	}
-	key := sampleKey{time: at.UnixNano(), cluster: e.Host.GetCluster(), host: e.Host.GetName()}
+	nanos := at.UnixNano()
 	switch {
 	case e.GpuProcess != nil:
-		j.worker(key, e, cmp.Or(e.GpuProcess.GpuUuid, onlyCard(e.Worker)), e.GpuProcess)
+		row := j.worker(nanos, e, cmp.Or(e.GpuProcess.GpuUuid, onlyCard(e.Worker)))
+		row.device, row.bodies = merged(row.device, e.GpuProcess), row.bodies|bodyGpuProcess
+		if e.GpuProcess.GpuUuid != "" {
+			row.bodies |= namedByGpuProcess
+		}
 	case e.Allocator != nil:
-		j.worker(key, e, cmp.Or(e.Allocator.GpuUuid, onlyCard(e.Worker)), e.Allocator)
+		row := j.worker(nanos, e, cmp.Or(e.Allocator.GpuUuid, onlyCard(e.Worker)))
+		row.allocator, row.bodies = merged(row.allocator, e.Allocator), row.bodies|bodyAllocator
+		if e.Allocator.GpuUuid != "" {
+			row.bodies |= namedByAllocator
+		}
 	case e.Engine != nil:
-		j.worker(key, e, firstCard(e.Worker), e.Engine)
+		row := j.worker(nanos, e, firstCard(e.Worker))
+		row.engine, row.bodies = merged(row.engine, e.Engine), row.bodies|bodyEngine
 	case e.Process != nil:
-		j.worker(key, e, firstCard(e.Worker), e.Process)
+		row := j.worker(nanos, e, firstCard(e.Worker))
+		row.process, row.bodies = merged(row.process, e.Process), row.bodies|bodyProcess
 	case e.Gpu != nil:
-		key.gpu = e.Gpu.Uuid
-		row := j.gpus[key]
-		if row == nil {
-			row = gpuLayout.blank()
-			fillHost(row, at, e.Host)
-			row[len(hostColumns)] = e.Gpu.Uuid
-			j.gpus[key] = row
+		at := place{nanos, j.home(e.Host), e.Gpu.Uuid}
+		n, ok := j.gpus[at]
+		if !ok {
+			n = len(j.cards)
+			j.gpus[at] = n
+			j.cards = append(j.cards, gpuRow{place: at, host: e.Host})
 		}
-		gpuLayout.fill(row, e.Gpu)
+		j.cards[n].gpu = merged(j.cards[n].gpu, e.Gpu)
 	case e.Machine != nil:
-		row := j.hosts[key]
-		if row == nil {
-			row = hostLayout.blank()
-			fillHost(row, at, e.Host)
-			j.hosts[key] = row
+		at := place{nanos, j.home(e.Host), ""}
+		n, ok := j.hosts[at]
+		if !ok {
+			n = len(j.boxes)
+			j.hosts[at] = n
+			j.boxes = append(j.boxes, hostRow{place: at, host: e.Host})
 		}
-		hostLayout.fill(row, e.Machine)
+		j.boxes[n].machine = merged(j.boxes[n].machine, e.Machine)
 	default:
 		j.events = append(j.events, eventRow(m.Sequence, at, e))
 	}
 }
 
-func (j *joiner) worker(key sampleKey, e *event.Event, card string, body any) {
-	key.worker, key.gpu = event.WorkerKey(e.Host, e.Worker), card
-	row := j.workers[key]
-	if row == nil {
-		row = workerLayout.blank()
-		j.workers[key] = row
+// merged is the later of two readings of one thing and tick, and what only the earlier one has. Both stay as they are.
+func merged[M interface {
+	comparable
+	proto.Message
+}](earlier, later M) M {
+	var none M
+	if earlier == none {
+		return later
 	}
-	fillHost(row, e.At(), e.Host)
-	fillWorker(row[len(hostColumns):], key.worker, e)
-	row[workerLayout.key-1] = card
-	workerLayout.fill(row, body)
+	if later == none {
+		return earlier
+	}
+	both := proto.Clone(earlier)
+	proto.Merge(both, later)
+	return both.(M)
 }
+
+func (j *joiner) home(h *event.Host) int {
+	if h == j.last && h != nil {
+		return j.lastOf
+	}
+	at := home{h.GetCluster(), h.GetName(), h.GetBootId()}
+	n, ok := j.homes[at]
+	if !ok {
+		n = len(j.homes)
+		j.homes[at] = n
+	}
+	j.last, j.lastOf = h, n
+	return n
+}
+
+func (j *joiner) worker(nanos int64, e *event.Event, card string) *workerRow {
+	w := e.Worker
+	at := life{home: j.home(e.Host), pid: w.Pid}
+	if w.StartTicks != nil && e.Host.GetBootId() != "" {
+		at.start, at.by = *w.StartTicks, 't'
+	} else if start := w.StartTime; start != nil {
+		at.start, at.nanos, at.by = uint64(start.Seconds), start.Nanos, '@'
+	}
+	n, ok := j.series[at]
+	if !ok {
+		n = len(j.names)
+		j.series[at] = n
+		j.names = append(j.names, identity{host: e.Host, key: event.WorkerKey(e.Host, w), slot: event.SlotKey(e.Host, w), worker: w})
+	}
+	of := &j.names[n]
+	if w != of.worker && !sameSlot(w, of.worker) {
+		of.worker, of.slot = w, event.SlotKey(e.Host, w)
+	}
+	key := place{nanos, n, card}
+	row, ok := j.workers[key]
+	if !ok {
+		row = len(j.rows)
+		j.workers[key] = row
+		j.rows = append(j.rows, workerRow{place: key})
+	}
+	r := &j.rows[row]
+	r.host, r.worker, r.slot = e.Host, w, of.slot
+	return r
+}
+
+// sameSlot compares everything that event.SlotKey reads of a worker, but for the rare worker without a unit.
+func sameSlot(a, b *event.Worker) bool {
+	return a != nil && b != nil && a.Unit != "" && a.Unit == b.Unit && a.Role == b.Role && same(a.Rank, b.Rank) && same(a.EngineIndex, b.EngineIndex)
+}
+
+func same[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // adoptCardless moves readings whose event names no card to the worker's first card of the same tick, when there is one.
 func (j *joiner) adoptCardless() {
-	first := map[sampleKey]string{}
-	for key := range j.workers {
-		if card := key.gpu; card != "" {
-			key.gpu = ""
-			if have, ok := first[key]; !ok || card < have {
-				first[key] = card
+	if !slices.ContainsFunc(j.rows, func(r workerRow) bool { return r.card == "" }) {
+		return
+	}
+	first := map[place]int{} // of each tick and worker, the row of the smallest card
+	for i := range j.rows {
+		if r := &j.rows[i]; r.card != "" {
+			at := place{r.time, r.of, ""}
+			if n, ok := first[at]; !ok || r.card < j.rows[n].card {
+				first[at] = i
 			}
 		}
 	}
-	for key, card := range first {
-		lone, ok := j.workers[key]
+	for i := range j.rows {
+		lone := &j.rows[i]
+		n, ok := first[lone.place]
 		if !ok {
 			continue
 		}
-		to := key
-		to.gpu = card
-		row := j.workers[to]
-		for i := workerLayout.key; i < len(row); i++ {
-			if row[i] == nil || row[i] == "" {
-				row[i] = lone[i]
-			}
-		}
-		delete(j.workers, key)
+		to := &j.rows[n]
+		to.device, to.allocator = merged(lone.device, to.device), merged(lone.allocator, to.allocator)
+		to.engine, to.process = merged(lone.engine, to.engine), merged(lone.process, to.process)
+		to.bodies |= lone.bodies
+		lone.worker = nil
 	}
-}
-
-// refuse keeps what cannot be read as an event `refused`, with its reason, so that it neither blocks the stream nor vanishes.
-func (j *joiner) refuse(m *Message, at time.Time, reason string, data []byte) {
-	cluster, host, _ := event.SplitSubject(m.Subject)
-	row := blankEvent()
-	fillHost(row, at, &event.Host{Cluster: cluster, Name: host})
-	set := func(column string, value any) { row[slices.Index(eventColumns, column)] = value }
-	set("sequence", m.Sequence)
-	set("event", "refused")
-	set("text", strings.ToValidUTF8(reason, "?"))
-	set("body", strings.ToValidUTF8(string(data[:min(len(data), maxRefused)]), "?"))
-	j.events = append(j.events, row)
+	j.rows = slices.DeleteFunc(j.rows, func(r workerRow) bool { return r.worker == nil })
 }
 
 // storable keeps out times that have no day in the partition key.
@@ -179,93 +290,4 @@ func firstCard(w *event.Worker) string {
 		return slices.Min(cards)
 	}
 	return ""
-}
-
-func fillHost(row []any, at time.Time, h *event.Host) {
-	row[0], row[1], row[2], row[3] = at, h.GetCluster(), h.GetName(), h.GetBootId()
-}
-
-func fillWorker(row []any, key string, e *event.Event) {
-	w := e.Worker
-	row[0], row[1], row[2], row[4] = key, event.SlotKey(e.Host, w), w.GetPid(), w.GetRole()
-	if w.GetStartTime() != nil && storable(w.StartTime.AsTime()) {
-		row[3] = w.StartTime.AsTime()
-	}
-	row[5], row[6], row[7] = optional(w.Rank), w.GetEngine(), optional(w.EngineIndex)
-	row[8], row[9], row[10], row[11], row[12] = w.GetUnit(), w.GetModel(), w.GetRelease(), w.GetPod(), w.GetContainerId()
-}
-
-// optional keeps an absent field an untyped nil.
-func optional[T any](v *T) any {
-	if v == nil {
-		return nil
-	}
-	return *v
-}
-
-func blankEvent() []any {
-	row := make([]any, len(eventColumns))
-	for i, column := range eventColumns {
-		switch column {
-		case "worker_key", "slot", "role", "engine", "unit", "model", "release", "pod", "container_id", "event", "gpu_uuid", "name", "kind",
-			"state", "status", "signature", "by", "text", "body":
-			row[i] = ""
-		case "pid":
-			row[i] = int64(0)
-		}
-	}
-	return row
-}
-
-func eventRow(sequence uint64, at time.Time, e *event.Event) []any {
-	row := blankEvent()
-	fillHost(row, at, e.Host)
-	if e.Worker != nil {
-		fillWorker(row[len(hostColumns):], event.WorkerKey(e.Host, e.Worker), e)
-	}
-	hot := row[len(hostColumns)+len(workerColumns):]
-	hot[0], hot[1] = sequence, e.Body()
-	switch {
-	case e.Xid != nil:
-		hot[2], hot[8], hot[17] = e.Xid.GpuUuid, optional(e.Xid.Code), e.Xid.Text
-	case e.Oom != nil:
-		o := e.Oom
-		hot[2] = o.GpuUuid
-		hot[4], hot[12], hot[13], hot[14] = o.Kind, optional(o.RequestedBytes), optional(o.FreeBytes), optional(o.LimitBytes)
-		hot[15], hot[16], hot[17] = optional(o.AllocatedBytes), optional(o.ReservedUnallocatedBytes), o.Text
-	case e.Lifecycle != nil:
-		hot[5], hot[9], hot[10], hot[11] = e.Lifecycle.State, optional(e.Lifecycle.ExitCode), optional(e.Lifecycle.Signal), e.Lifecycle.By
-	case e.Snapshot != nil:
-		s := e.Snapshot
-		hot[2], hot[3], hot[4], hot[13], hot[15] = s.GpuUuid, s.File, s.Reason, optional(s.FreeBytes), optional(s.LiveBytes)
-	case e.Mark != nil:
-		hot[3], hot[4], hot[17] = e.Mark.Name, e.Mark.Kind, e.Mark.Note
-	case e.Log != nil:
-		hot[7], hot[17] = e.Log.Signature, e.Log.Text
-	case e.Source != nil:
-		hot[3], hot[6], hot[17] = e.Source.Name, e.Source.Status, e.Source.Error
-	}
-	body, err := event.MarshalEvent(e)
-	if err != nil {
-		// A body of another version that is no JSON: its bytes are kept as a JSON string.
-		body, _ = json.Marshal(map[string]string{"unreadable": err.Error(), "body": string(e.GetOtherBody().GetJson())})
-	}
-	hot[18] = string(body)
-	return row
-}
-
-func ordered(rows map[sampleKey][]any) [][]any {
-	keys := make([]sampleKey, 0, len(rows))
-	for key := range rows {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, func(a, b sampleKey) int {
-		return cmp.Or(strings.Compare(a.cluster, b.cluster), strings.Compare(a.host, b.host), strings.Compare(a.worker, b.worker),
-			strings.Compare(a.gpu, b.gpu), cmp.Compare(a.time, b.time))
-	})
-	out := make([][]any, len(keys))
-	for i, key := range keys {
-		out[i] = rows[key]
-	}
-	return out
 }

@@ -2,7 +2,6 @@ package sink
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -105,20 +104,13 @@ func (a Access) resolve() (address, password string, err error) {
 	if a.URL != "" {
 		return a.URL, os.Getenv("LOWTIDE_CLICKHOUSE_PASSWORD"), nil
 	}
-	path := filepath.Join(a.DataDir, "engine.json")
-	content, err := os.ReadFile(path)
+	addr, err := engineAddress(a.DataDir)
 	if err != nil {
-		return "", "", fmt.Errorf("%w: cannot read %s\nhint: start `lowtide up`, or say where its data is with --data or LOWTIDE_DATA, or give --url", ErrNoStore, path)
-	}
-	var place struct {
-		Addr string `json:"addr"`
-	}
-	if err := json.Unmarshal(content, &place); err != nil || place.Addr == "" {
-		return "", "", fmt.Errorf("read %s: it has no addr\nhint: start `lowtide up` again, it writes the file", path)
+		return "", "", err
 	}
 	password, err = engine.ReadPassword(filepath.Join(a.DataDir, "engine", engine.RoleReader+".password"))
 	if err != nil {
 		return "", "", err
 	}
-	return "http://" + place.Addr, password, nil
+	return "http://" + addr, password, nil
 }

@@ -138,7 +138,7 @@ func (a Access) names(ctx context.Context, address, password string) (tables, vi
 	var out strings.Builder
 	if err := a.send(ctx, address, password, question{format: "JSONCompactEachRow",
 		query: `SELECT name, engine = 'View' AND create_table_query LIKE '%{since:%' OR create_table_query LIKE '%{incident:%' FROM system.tables
-			WHERE database = 'lowtide' AND name NOT LIKE '.%' AND name != 'schema_version' ORDER BY name`}, &out); err != nil {
+			WHERE database = 'lowtide' AND name NOT LIKE '.%' AND name NOT IN ('schema_version', 'rollup_progress') AND engine != 'MaterializedView' ORDER BY name`}, &out); err != nil {
 		return nil, nil // the refusal that is being explained is the error to show
 	}
 	for line := range strings.Lines(out.String()) {

@@ -114,7 +114,7 @@ func grafana(t *testing.T, sql, host, slot string) string {
 // refusals say what there is instead; none of a mistyped name reads as denied.
 func (f fleet) refusals(t *testing.T) {
 	for _, test := range []struct{ query, want, hint string }{
-		{"SELECT * FROM worker_sample", "there is no table or view worker_sample in the store; did you mean worker_samples?", "tables: events, findings, gpu_samples, host_samples, incidents, worker_samples, workers. Views with parameters: before_incident, card_budget"},
+		{"SELECT * FROM worker_sample", "there is no table or view worker_sample in the store; did you mean worker_samples?", "tables: events, findings, gpu_hour_rollup, gpu_minute_rollup, gpu_samples, host_samples, incidents, instance_minute_rollup, worker_hour_rollup, worker_minute_rollup, worker_samples, workers. Views with parameters: before_incident, card_budget"},
 		{"SELECT * FROM lowtide.incident", "did you mean incidents?", "tables: "},
 		{"SELECT count() FROM nothing_like_it", "there is no table or view nothing_like_it in the store", "tables: events"},
 		{"SELECT * FROM quiet_point(since = '2026-11-01 00:00:00')", "there is no table or view quiet_point in the store; did you mean quiet_points?", "quiet_points"},

@@ -1,0 +1,146 @@
+package sink
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"lowtide/event"
+)
+
+// workerRows, gpuRows and hostRows put the rows in the order of the tables' keys, which spares ClickHouse the sorting, and make
+// the columns.
+func (j *joiner) workerRows() Rows {
+	rank := ranked(len(j.names), func(a, b int) int {
+		one, two := &j.names[a], &j.names[b]
+		return cmp.Or(byHost(one.host, two.host), strings.Compare(one.key, two.key), cmp.Compare(a, b))
+	})
+	slices.SortFunc(j.rows, func(a, b workerRow) int {
+		return cmp.Or(cmp.Compare(rank[a.of], rank[b.of]), strings.Compare(a.card, b.card), cmp.Compare(a.time, b.time))
+	})
+	n := len(j.rows)
+	out := Rows{Table: TableWorkers, Count: n, Columns: make([]Column, 0, len(hostFields)+len(workerFields)+64)}
+	out.addHosts(n, func(row int) (int64, *event.Host) { return j.rows[row].time, j.rows[row].host })
+	from := len(out.Columns)
+	for _, f := range append(slices.Clone(workerFields), field{name: "gpu_uuid", kind: kindName}) {
+		out.Columns = append(out.Columns, newColumn(f, n))
+	}
+	columns := out.Columns[from:]
+	for row := range j.rows {
+		r := &j.rows[row]
+		fillWorkerColumns(columns, row, r, j.names[r.of].key)
+	}
+	bodies := make([]unsafe.Pointer, n)
+	add := func(fields []bodyField, of func(*workerRow) unsafe.Pointer) {
+		for row := range j.rows {
+			bodies[row] = of(&j.rows[row])
+		}
+		out.addBodies(fields, bodies)
+	}
+	add(gpuProcessFields, func(r *workerRow) unsafe.Pointer { return unsafe.Pointer(r.device) })
+	add(allocatorFields, func(r *workerRow) unsafe.Pointer { return unsafe.Pointer(r.allocator) })
+	add(engineFields, func(r *workerRow) unsafe.Pointer { return unsafe.Pointer(r.engine) })
+	add(processFields, func(r *workerRow) unsafe.Pointer { return unsafe.Pointer(r.process) })
+	from = len(out.Columns)
+	for _, f := range originFields {
+		out.Columns = append(out.Columns, newColumn(f, n))
+	}
+	origin := out.Columns[from:]
+	for row := range j.rows {
+		r := &j.rows[row]
+		origin[1].lists[row], origin[2].bits[row] = r.worker.GetGpuUuids(), uint64(r.bodies)
+		if ticks := r.worker.StartTicks; ticks != nil {
+			origin[0].bits[row] = *ticks
+		} else {
+			origin[0].absent[row] = 1
+		}
+	}
+	return out.withoutEmpty()
+}
+
+func fillWorkerColumns(c []Column, row int, r *workerRow, key string) {
+	w := r.worker
+	c[0].text[row], c[1].text[row], c[2].bits[row], c[4].text[row] = key, r.slot, uint64(w.GetPid()), w.GetRole()
+	c[3].absent[row], c[5].absent[row], c[7].absent[row] = 1, 1, 1
+	if start := w.GetStartTime(); start != nil && storable(start.AsTime()) {
+		c[3].bits[row], c[3].absent[row] = uint64(start.AsTime().UnixNano()), 0
+	}
+	if w.Rank != nil {
+		c[5].bits[row], c[5].absent[row] = uint64(*w.Rank), 0
+	}
+	if w.EngineIndex != nil {
+		c[7].bits[row], c[7].absent[row] = uint64(*w.EngineIndex), 0
+	}
+	c[6].text[row], c[8].text[row], c[9].text[row], c[10].text[row] = w.GetEngine(), w.GetUnit(), w.GetModel(), w.GetRelease()
+	c[11].text[row], c[12].text[row], c[13].text[row] = w.GetPod(), w.GetContainerId(), r.card
+}
+
+func (j *joiner) gpuRows() Rows {
+	slices.SortFunc(j.cards, func(a, b gpuRow) int {
+		return cmp.Or(byHost(a.host, b.host), strings.Compare(a.card, b.card), cmp.Compare(a.time, b.time), cmp.Compare(a.of, b.of))
+	})
+	n := len(j.cards)
+	out := Rows{Table: TableGpus, Count: n}
+	out.addHosts(n, func(row int) (int64, *event.Host) { return j.cards[row].time, j.cards[row].host })
+	card := newColumn(field{name: "uuid", kind: kindName}, n)
+	bodies := make([]unsafe.Pointer, n)
+	for row := range j.cards {
+		card.text[row], bodies[row] = j.cards[row].card, unsafe.Pointer(j.cards[row].gpu)
+	}
+	out.Columns = append(out.Columns, card)
+	out.addBodies(gpuFields, bodies)
+	return out.withoutEmpty()
+}
+
+func (j *joiner) hostRows() Rows {
+	slices.SortFunc(j.boxes, func(a, b hostRow) int {
+		return cmp.Or(byHost(a.host, b.host), cmp.Compare(a.time, b.time), cmp.Compare(a.of, b.of))
+	})
+	n := len(j.boxes)
+	out := Rows{Table: TableHosts, Count: n}
+	out.addHosts(n, func(row int) (int64, *event.Host) { return j.boxes[row].time, j.boxes[row].host })
+	bodies := make([]unsafe.Pointer, n)
+	for row := range j.boxes {
+		bodies[row] = unsafe.Pointer(j.boxes[row].machine)
+	}
+	out.addBodies(machineFields, bodies)
+	return out.withoutEmpty()
+}
+
+func byHost(a, b *event.Host) int {
+	if a == b {
+		return 0
+	}
+	return cmp.Or(strings.Compare(a.GetCluster(), b.GetCluster()), strings.Compare(a.GetName(), b.GetName()))
+}
+
+// ranked gives each of n things its place in the order.
+func ranked(n int, compare func(a, b int) int) []int {
+	order, rank := make([]int, n), make([]int, n)
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, compare)
+	for place, i := range order {
+		rank[i] = place
+	}
+	return rank
+}
+
+func (r *Rows) addHosts(n int, of func(row int) (int64, *event.Host)) {
+	from := len(r.Columns)
+	for _, f := range hostFields {
+		r.Columns = append(r.Columns, newColumn(f, n))
+	}
+	c := r.Columns[from:]
+	for row := range n {
+		at, h := of(row)
+		c[0].bits[row], c[1].text[row], c[2].text[row], c[3].text[row] = uint64(at), h.GetCluster(), h.GetName(), h.GetBootId()
+	}
+}
+
+func (r Rows) withoutEmpty() Rows {
+	r.Columns = slices.DeleteFunc(r.Columns, func(c Column) bool { return c.empty() })
+	return r
+}

@@ -1,0 +1,1 @@
+ALTER TABLE {database}.findings MODIFY SETTING non_replicated_deduplication_window = 20000
