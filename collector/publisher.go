@@ -140,10 +140,20 @@ func (p *Publisher) Publish(source string, events []*event.Event) error {
 	}
 	var faults []error
 	for _, group := range groups(events) {
-		for _, part := range parts(group.events) {
-			if err := p.enqueue(source, group.host, group.lane, part); err != nil {
-				faults = append(faults, err)
+		err := errTooLarge
+		if len(group.events) <= maxMessageEvents { // nearly always one message: encoding it says whether it fits
+			err = p.enqueue(source, group.host, group.lane, group.events)
+		}
+		if errors.Is(err, errTooLarge) {
+			err = nil
+			for _, part := range parts(group.events) {
+				if err := p.enqueue(source, group.host, group.lane, part); err != nil {
+					faults = append(faults, err)
+				}
 			}
+		}
+		if err != nil {
+			faults = append(faults, err)
 		}
 	}
 	return errors.Join(faults...)
@@ -211,6 +221,9 @@ func (p *Publisher) noteIdle() {
 	}
 }
 
+// errTooLarge marks several events that need more than one message.
+var errTooLarge = errors.New("events do not fit into a message")
+
 func (p *Publisher) enqueue(source string, host *event.Host, lane string, events []*event.Event) error {
 	key := event.HostKey(host) // the cluster too: a recording may hold two hosts of one name
 	next := p.sequences[key+"/"+lane] + 1
@@ -218,6 +231,9 @@ func (p *Publisher) enqueue(source string, host *event.Host, lane string, events
 		Sequence: next, Events: events})
 	if err != nil {
 		return fmt.Errorf("encode %d events of %s: %w", len(events), source, err)
+	}
+	if len(events) > 1 && len(bytes) > maxMessageBytes {
+		return errTooLarge
 	}
 	p.sequences[key+"/"+lane] = next
 	msg := nats.NewMsg(event.SubjectFor(host.Cluster, host.Name, event.Token(source)))

@@ -21,6 +21,9 @@ func EncodeBatch(b *Batch) ([]byte, error) {
 	if err := validateBatch(b); err != nil {
 		return nil, err
 	}
+	if out := appendBatch(b); out != nil {
+		return out, nil
+	}
 	lean := &Batch{Schema: Schema, Host: b.Host, Source: b.Source, Producer: b.Producer, Lane: b.Lane, Sequence: b.Sequence, Events: make([]*Event, len(b.Events))}
 	for i, e := range b.Events {
 		if e.Host != nil {
@@ -41,12 +44,21 @@ func withoutHost(e *Event) *Event {
 // DecodeBatch reads a message. A content type of application/json selects the JSON form, in which 64-bit integers are numbers
 // and the events stand as in a recording. Every event has its host afterwards; events may share it, as those of a Reader do. Warnings
 // name fields that were left out.
+//
+// A BatchReader reads many for much less.
 func DecodeBatch(contentType string, data []byte) (*Batch, []string, error) {
+	return decodeBatch(nil, contentType, data)
+}
+
+func decodeBatch(lines *decoder, contentType string, data []byte) (*Batch, []string, error) {
 	if len(data) > MaxBatch {
 		return nil, nil, fmt.Errorf("%w: %d bytes, the limit is %d", ErrEnvelope, len(data), MaxBatch)
 	}
 	if mime, _, _ := strings.Cut(contentType, ";"); strings.EqualFold(strings.TrimSpace(mime), "application/json") {
-		b, warnings, err := decodeJSONBatch(data)
+		if lines == nil {
+			lines = newDecoder()
+		}
+		b, warnings, err := decodeJSONBatch(lines, data)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -69,7 +81,7 @@ type jsonBatch struct {
 	Events   []jsontext.Value `json:"events"`
 }
 
-func decodeJSONBatch(data []byte) (*Batch, []string, error) {
+func decodeJSONBatch(events *decoder, data []byte) (*Batch, []string, error) {
 	var in jsonBatch
 	if err := json.Unmarshal(data, &in, options); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrEnvelope, place(err))
@@ -79,7 +91,6 @@ func decodeJSONBatch(data []byte) (*Batch, []string, error) {
 	}
 	b := &Batch{Schema: in.Schema, Host: in.Host, Source: in.Source, Producer: in.Producer, Lane: in.Lane, Sequence: in.Sequence}
 	var warnings []string
-	events := newDecoder()
 	for i, text := range in.Events {
 		e, found, err := events.event(text)
 		if err != nil {

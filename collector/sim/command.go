@@ -20,10 +20,10 @@ import (
 	"lowtide/event"
 )
 
-// Command writes simulated recordings with a known right verdict.
+// Command writes simulated recordings with a known right verdict. collector/fleet publishes the same hosts.
 type Command struct {
 	List     bool          `help:"List the scenarios with what is planted in them."`
-	Scenario string        `placeholder:"NAME" help:"The scenario to play."`
+	Scenario string        `placeholder:"NAME" help:"The scenario to play; with --publish several, by commas."`
 	Seed     uint64        `default:"1" help:"Another seed is another world; with --all the first one."`
 	Hours    float64       `placeholder:"H" help:"Length of the recording; the scenario's own when left out."`
 	Step     time.Duration `default:"1m" help:"Time between samples."`
@@ -48,7 +48,7 @@ func (c *Command) Run(ctx context.Context) error {
 	}
 	switch {
 	case chosen != 1:
-		return errors.New("simulate: want one of --list, --scenario NAME and --all DIR\nhint: 'lowtide simulate --list' shows the names")
+		return errors.New("simulate: want one of --list, --scenario NAME, --all DIR and --publish\nhint: 'lowtide simulate --list' shows the names")
 	case c.List:
 		return list(out)
 	case c.All != "":

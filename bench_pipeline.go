@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"runtime/pprof"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lowtide/event"
+	"lowtide/notifier"
+	"lowtide/processor"
+	"lowtide/processor/broker"
+	"lowtide/rules"
+	"lowtide/sink"
+	"lowtide/sink/engine"
+)
+
+const (
+	benchToken  = "bench"
+	benchAway   = "127.0.0.1:1" // where no ClickHouse listens
+	benchBudget = 20 << 30      // of the stream: a run must not make its own events old
+)
+
+// pipeline is what `lowtide up` runs, with a Slack that notes times.
+type pipeline struct {
+	base, readers *parts // the readers are what of it judges, stores and announces
+	js            jetstream.JetStream
+	address       string // of the broker, for the fleet
+	folder        string
+	engine        *engine.Engine // nil without a store
+	clickhouse    *sink.ClickHouse
+	slack         *benchSlack
+}
+
+// startPipeline starts everything; what was started comes along with an error.
+func (c *BenchCommand) startPipeline(ctx context.Context, log *slog.Logger) (*pipeline, error) {
+	p := &pipeline{base: newParts(), readers: newParts(), folder: filepath.Join(c.Data, "nats")}
+	server, err := broker.Start(ctx, broker.Options{StoreDir: p.folder, Listen: "127.0.0.1:0", Token: benchToken, MaxBytes: benchBudget, Log: log})
+	if err != nil {
+		return p, err
+	}
+	p.base.onStop("broker", func(context.Context) error { server.Close(); return nil })
+	p.base.run("broker", server.Watch)
+	p.address = strings.Replace(server.ClientURL(), "nats://", "nats://"+benchToken+"@", 1)
+	conn, err := server.Connect()
+	if err != nil {
+		return p, err
+	}
+	p.base.onStop("connection", func(context.Context) error { conn.Close(); return nil })
+	if p.js, err = jetstream.New(conn); err != nil {
+		return p, fmt.Errorf("open jetstream: %w", err)
+	}
+	if err := broker.Ensure(ctx, p.js, server.Limits()); err != nil {
+		return p, err
+	}
+	if err := c.startStore(ctx, p, log); err != nil {
+		return p, err
+	}
+	if p.slack, err = newBenchSlack(ctx); err != nil {
+		return p, err
+	}
+	p.base.onStop("slack", p.slack.close)
+	pack, err := rules.Builtin()
+	if err != nil {
+		return p, fmt.Errorf("load rules: %w", err)
+	}
+	p.read("notifier", func(ctx context.Context) error {
+		return notifier.Run(ctx, p.js, notifier.Options{SlackToken: "xoxb-bench", SlackChannel: "C1", SlackURL: p.slack.url, Log: log})
+	})
+	p.read("judge", func(ctx context.Context) error {
+		return processor.Run(ctx, processor.Options{JS: p.js, Pack: pack, Log: log})
+	})
+	p.read("store", func(ctx context.Context) error {
+		return sink.RunStore(ctx, p.js, p.clickhouse, log, event.PartitionCount)
+	})
+	return p, nil
+}
+
+// read starts a part that reads the streams; its goroutines carry its name in a processor profile.
+func (p *pipeline) read(name string, body func(context.Context) error) {
+	p.readers.run(name, func(ctx context.Context) (err error) {
+		pprof.Do(ctx, pprof.Labels("part", name), func(ctx context.Context) { err = body(ctx) })
+		return err
+	})
+}
+
+// startStore starts the engine, or lets the store look for a ClickHouse that is down.
+func (c *BenchCommand) startStore(ctx context.Context, p *pipeline, log *slog.Logger) error {
+	o := sink.Options{Addr: benchAway, User: engine.RoleWriter, Log: log}
+	if !c.NoStore {
+		e, err := engine.Start(ctx, engine.Options{Library: c.Library, DataDir: filepath.Join(c.Data, "engine"), Log: log})
+		if err != nil {
+			return fmt.Errorf("%w\nhint: --no-store measures without ClickHouse", err)
+		}
+		p.engine = e
+		p.base.onStop("engine", func(context.Context) error { return e.Close() })
+		o.Addr, o.Password = e.Addr(), e.Password(engine.RoleWriter)
+	}
+	store, err := sink.Open(ctx, o)
+	if err != nil {
+		return err
+	}
+	p.base.onStop("store connection", func(context.Context) error { return store.Close() })
+	p.clickhouse = store
+	if c.NoStore {
+		return nil // and Migrate would only say that it is down
+	}
+	return store.Migrate(ctx)
+}
+
+// ask runs a statement on the engine as an account and returns the answer, tab separated.
+func (p *pipeline) ask(ctx context.Context, role, query string, body io.Reader) ([]byte, error) {
+	address := "http://" + p.engine.Addr() + "/?database=lowtide"
+	if body != nil {
+		address += "&query=" + url.QueryEscape(query)
+	} else {
+		body = strings.NewReader(query)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address, body)
+	if err != nil {
+		return nil, fmt.Errorf("ask the engine: %w", err)
+	}
+	request.SetBasicAuth(role, p.engine.Password(role))
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("ask the engine: %w", err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return nil, fmt.Errorf("ask the engine: %w", err)
+	}
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("ask the engine: %s: %.300s", answer.Status, text)
+	}
+	return text, nil
+}
+
+// connect opens another connection in the broker's process.
+func (p *pipeline) connect(name string) (jetstream.JetStream, *nats.Conn, error) {
+	conn, err := broker.Dial(p.address, name, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	js, err := jetstream.New(conn)
+	if err != nil {
+		conn.Close()
+		return nil, nil, fmt.Errorf("open jetstream: %w", err)
+	}
+	return js, conn, nil
+}
+
+func within(ctx context.Context, limit time.Duration, what string) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("%s took longer than %s", what, limit))
+}

@@ -1,0 +1,349 @@
+package event
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// alike fails unless a reader that has a past makes of a message exactly what protobuf and Validate make of it.
+func alike(t *testing.T, r *BatchReader, kind string, data []byte) {
+	t.Helper()
+	want, wantWarnings, wantErr := DecodeBatch(kind, data)
+	got, warnings, err := r.Decode(kind, data)
+	if fmt.Sprint(err) != fmt.Sprint(wantErr) || fmt.Sprint(warnings) != fmt.Sprint(wantWarnings) {
+		t.Fatalf("%x\ngives %v, %q\nwant %v, %q", data, err, warnings, wantErr, wantWarnings)
+	}
+	if err != nil {
+		return
+	}
+	if !proto.Equal(got, want) || !bytes.Equal(marshalled(t, got), marshalled(t, want)) {
+		t.Fatalf("%x\ngives %v\nwant %v", data, got, want)
+	}
+	for i, e := range got.Events {
+		if e.Host != got.Host && !proto.Equal(e.Host, want.Events[i].Host) {
+			t.Fatalf("event %d has host %v", i, e.Host)
+		}
+	}
+}
+
+func marshalled(t *testing.T, b *Batch) []byte {
+	t.Helper()
+	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// recordedBatches are the events of the recording, of one tick in each.
+func recordedBatches(t testing.TB, most int) [][]byte {
+	t.Helper()
+	var out [][]byte
+	var batch *Batch
+	for line := range bytes.Lines(recorded(t)) {
+		e, _, err := UnmarshalEvent(bytes.TrimSpace(line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if batch == nil || !proto.Equal(batch.Events[0].Time, e.Time) {
+			if batch != nil {
+				text, err := EncodeBatch(batch)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if out = append(out, text); len(out) == most {
+					break
+				}
+			}
+			batch = &Batch{Host: e.Host, Source: "all", Producer: "p", Lane: LaneSamples, Sequence: uint64(len(out) + 1)}
+		}
+		batch.Events = append(batch.Events, e)
+	}
+	return out
+}
+
+func TestBatchReaderReadsARecording(t *testing.T) {
+	r, plain := NewBatchReader(), 0
+	batches := recordedBatches(t, math.MaxInt)
+	for _, text := range batches {
+		alike(t, r, "", text)
+		if r.plain(text) != nil {
+			plain++
+		}
+	}
+	if len(batches) < 400 || plain < len(batches)*99/100 {
+		t.Errorf("%d of %d batches are plain: the others cost ten times as much", plain, len(batches))
+	}
+}
+
+// Every field of the bodies that come often is known to the reader, with its kind.
+func TestWireFieldsAreThoseOfTheSchema(t *testing.T) {
+	for _, body := range []interface {
+		wired
+		proto.Message
+	}{new(Gpu), new(GpuProcess), new(Allocator), new(Engine), new(Process)} {
+		fields := body.ProtoReflect().Descriptor().Fields()
+		for i := range fields.Len() {
+			f, n := fields.Get(i), uint64(fields.Get(i).Number())
+			found := map[protoreflect.Kind]bool{protoreflect.StringKind: body.wireText(n) != nil, protoreflect.Uint64Kind: body.wireUint(n) != nil,
+				protoreflect.Int64Kind: body.wireInt(n) != nil, protoreflect.DoubleKind: body.wireFloat(n) != nil, protoreflect.BoolKind: body.wireBool(n) != nil}
+			for kind, is := range found {
+				if is != (kind == f.Kind()) {
+					t.Errorf("%s: as %v %v", f.FullName(), kind, is)
+				}
+			}
+			if at := body.wireUint(n); at != nil { // the place of that very field
+				*at = Ptr(uint64(77))
+				if body.ProtoReflect().Get(f).Uint() != 77 {
+					t.Errorf("%s: another field was set", f.FullName())
+				}
+			}
+			if at := body.wireFloat(n); at != nil {
+				*at = Ptr(7.5)
+				if body.ProtoReflect().Get(f).Float() != 7.5 {
+					t.Errorf("%s: another field was set", f.FullName())
+				}
+			}
+		}
+		if n := uint64(100); body.wireText(n) != nil || body.wireUint(n) != nil || body.wireInt(n) != nil || body.wireFloat(n) != nil || body.wireBool(n) != nil {
+			t.Errorf("%T has a field 100", body)
+		}
+	}
+}
+
+// oddBatches are messages that protobuf takes, or refuses, and that are not in the plain form.
+func oddBatches(t testing.TB) map[string][]byte {
+	t.Helper()
+	text := func(b []byte, n protowire.Number, v []byte) []byte {
+		return protowire.AppendBytes(protowire.AppendTag(b, n, protowire.BytesType), v)
+	}
+	number := func(b []byte, n protowire.Number, v uint64) []byte {
+		return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), v)
+	}
+	host := text(text(nil, 1, []byte("c")), 2, []byte("n"))
+	worker := number(nil, 1, 42)
+	stamp := number(nil, 1, 1_800_000_000)
+	event := func(body protowire.Number, content []byte) []byte {
+		return text(text(text(nil, 1, stamp), 3, worker), body, content)
+	}
+	batch := func(events ...[]byte) []byte {
+		b := text(text(text(text(number(nil, 1, Schema), 2, host), 3, []byte("s")), 4, []byte("p")), 5, []byte(LaneSamples))
+		for _, e := range events {
+			b = text(b, 7, e)
+		}
+		return b
+	}
+	process := number(nil, 1, 5)
+	return map[string][]byte{
+		"plain":                   batch(event(14, process)),
+		"empty":                   batch(),
+		"empty body":              batch(event(14, nil)),
+		"field twice":             batch(event(14, number(process, 1, 6))),
+		"two bodies":              batch(text(event(14, process), 14, number(nil, 2, 6))),
+		"two bodies of two kinds": batch(text(event(14, process), 12, number(nil, 4, 6))),
+		"unknown field":           batch(event(14, number(process, 90, 6))),
+		"unknown body":            batch(event(29, process)),
+		"other kind":              batch(event(14, text(nil, 1, []byte("x")))),
+		"rare body":               batch(event(21, text(nil, 1, []byte("m")))),
+		"invalid text":            batch(event(12, text(nil, 2, []byte{0xff}))),
+		"no worker":               batch(text(text(nil, 1, stamp), 14, process)),
+		"host in the event":       batch(text(event(14, process), 2, host)),
+		"other host":              batch(text(event(14, process), 2, text(text(nil, 1, []byte("c")), 2, []byte("m")))),
+		"two hosts":               text(batch(event(14, process)), 2, text(nil, 3, []byte("boot"))),
+		"no time":                 batch(text(text(nil, 3, worker), 14, process)),
+		"time of zero":            batch(text(text(text(nil, 1, nil), 3, worker), 14, process)),
+		"two times":               batch(text(event(14, process), 1, number(nil, 2, 5))),
+		"nanos too large":         batch(text(text(text(nil, 1, number(stamp, 2, 2e9)), 3, worker), 14, process)),
+		"no pid":                  batch(text(text(text(nil, 1, stamp), 3, text(nil, 4, []byte("worker"))), 14, process)),
+		"not finite":              batch(event(14, protowire.AppendFixed64(protowire.AppendTag(nil, 10, protowire.Fixed64Type), math.Float64bits(math.NaN())))),
+		"long varint":             batch(event(14, append(protowire.AppendTag(nil, 1, protowire.VarintType), 0x85, 0x80, 0x00))),
+		"varint too long":         batch(event(14, append(protowire.AppendTag(nil, 1, protowire.VarintType), 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02))),
+		"torn":                    batch(event(14, process))[:20],
+		"other schema":            number(batch(event(14, process)), 1, 9),
+		"no lane":                 text(batch(event(14, process)), 5, nil),
+		"gpu without uuid":        batch(text(text(nil, 1, stamp), 10, number(nil, 4, 5))),
+		"bool of two":             batch(event(12, number(nil, 3, 2))),
+		"group":                   protowire.AppendTag(batch(), 15, protowire.StartGroupType),
+		"text too long":           batch(event(12, text(nil, 2, bytes.Repeat([]byte("x"), maxString+1)))),
+	}
+}
+
+func TestBatchReaderReadsAsProtobufDoes(t *testing.T) {
+	r := NewBatchReader()
+	for range 2 { // with nothing remembered, and with all of it
+		for name, text := range oddBatches(t) {
+			t.Run(name, func(t *testing.T) { alike(t, r, "", text) })
+		}
+	}
+	if b := r.plain(oddBatches(t)["plain"]); b == nil || b.Events[0].Process.GetRssBytes() != 5 {
+		t.Errorf("the plain one is read as %v", b)
+	}
+}
+
+// byProtobuf is what EncodeBatch has always written.
+func byProtobuf(t *testing.T, b *Batch) ([]byte, error) {
+	t.Helper()
+	lean := &Batch{Schema: Schema, Host: b.Host, Source: b.Source, Producer: b.Producer, Lane: b.Lane, Sequence: b.Sequence}
+	for _, e := range b.Events {
+		lean.Events = append(lean.Events, withoutHost(e))
+	}
+	return proto.MarshalOptions{Deterministic: true}.Marshal(lean)
+}
+
+// sameBytes fails unless EncodeBatch writes what protobuf writes, to the byte.
+func sameBytes(t *testing.T, b *Batch) {
+	t.Helper()
+	want, wantErr := byProtobuf(t, b)
+	got, err := EncodeBatch(b)
+	if (err != nil) != (wantErr != nil) || !bytes.Equal(got, want) {
+		t.Fatalf("%v\nis written as %x (%v)\nwant %x (%v)", b, got, err, want, wantErr)
+	}
+}
+
+func TestEncodeBatchWritesAsProtobufDoes(t *testing.T) {
+	var all []*Batch
+	for _, text := range append(recordedBatches(t, math.MaxInt), oddBatches(t)["plain"], oddBatches(t)["rare body"], oddBatches(t)["empty"], oddBatches(t)["bool of two"]) {
+		b, _, err := DecodeBatch("", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, b)
+	}
+	for _, change := range []func(*Event){
+		func(e *Event) { e.Worker.GpuUuids = []string{"", "GPU-1"} },
+		func(e *Event) { e.Worker.Rank, e.Worker.EngineIndex = Ptr(int64(-1)), Ptr(int64(0)) },
+		func(e *Event) { e.Worker.Model = "\xff" },
+		func(e *Event) { e.Worker.StartTime = nil },
+		func(e *Event) { e.Time.Seconds, e.Time.Nanos = -5, -7 },
+		func(e *Event) { e.Process.CpuSecondsTotal = Ptr(math.Copysign(0, -1)) },
+		func(e *Event) { e.Process = &Process{} },
+		func(e *Event) {
+			e.Process, e.Engine = nil, &Engine{KvUsage: Ptr(0.5), Sleeping: Ptr(false), Running: Ptr(uint64(math.MaxUint64))}
+		},
+		func(e *Event) {
+			e.Process, e.Gpu = nil, &Gpu{Uuid: "GPU-1", Index: Ptr(int64(-3)), Mig: "m", RemapPending: Ptr(true)}
+		},
+		func(e *Event) { e.Process, e.Allocator = nil, &Allocator{Backend: "\xff"} },
+		func(e *Event) { e.Process.ProtoReflect().SetUnknown([]byte{0x98, 6, 1}) },
+		func(e *Event) { e.Worker.ProtoReflect().SetUnknown([]byte{0x98, 6, 1}) },
+		func(e *Event) { e.Time.ProtoReflect().SetUnknown([]byte{0x98, 6, 1}) },
+		func(e *Event) { e.Gpu = &Gpu{Uuid: "two bodies"} },
+	} {
+		b, _, err := DecodeBatch("", oddBatches(t)["plain"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(b.Events[0])
+		all = append(all, b)
+	}
+	for _, b := range all {
+		sameBytes(t, b)
+	}
+}
+
+// The table of kinds has every field of its body.
+func TestWireKindsAreThoseOfTheSchema(t *testing.T) {
+	letters := map[protoreflect.Kind]byte{protoreflect.StringKind: 't', protoreflect.Uint64Kind: 'u', protoreflect.Int64Kind: 'i', protoreflect.DoubleKind: 'f', protoreflect.BoolKind: 'b'}
+	for kinds, body := range map[string]proto.Message{gpuKinds: new(Gpu), gpuProcessKinds: new(GpuProcess), allocatorKinds: new(Allocator), engineKinds: new(Engine), processKinds: new(Process)} {
+		fields := body.ProtoReflect().Descriptor().Fields()
+		if fields.Len() != len(kinds) {
+			t.Errorf("%T has %d fields, the table %d", body, fields.Len(), len(kinds))
+			continue
+		}
+		for i := range fields.Len() {
+			if f := fields.Get(i); letters[f.Kind()] != kinds[f.Number()-1] {
+				t.Errorf("%s is written as %c", f.FullName(), kinds[f.Number()-1])
+			}
+		}
+	}
+}
+
+// What two messages have in common is one thing in memory afterwards.
+func TestBatchReaderShares(t *testing.T) {
+	r := NewBatchReader()
+	var read []*Batch
+	for _, text := range recordedBatches(t, 2) {
+		b, _, err := r.Decode("", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read = append(read, b)
+	}
+	var workers []*Worker
+	for _, b := range read {
+		for _, e := range b.Events {
+			if e.Process != nil {
+				workers = append(workers, e.Worker)
+			}
+		}
+	}
+	if len(workers) != 2 || workers[0] != workers[1] || read[0].Host != read[1].Host || read[0].Events[0].Time != read[0].Events[1].Time {
+		t.Errorf("read apart: %v", workers)
+	}
+}
+
+// FuzzBatchReader reads two messages and the first one again: what is remembered of one must not change what the next one is.
+func FuzzBatchReader(f *testing.F) {
+	plain := oddBatches(f)["plain"]
+	for _, text := range oddBatches(f) {
+		f.Add(plain, text)
+	}
+	for _, text := range recordedBatches(f, 3) {
+		f.Add(text, plain)
+	}
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		r := NewBatchReader()
+		for _, text := range [][]byte{first, second, first} {
+			alike(t, r, "", text)
+			if b, _, err := r.Decode("", text); err == nil {
+				sameBytes(t, b)
+			}
+		}
+	})
+}
+
+// BenchmarkEncodeBatch writes the recording's ticks, of five events each.
+func BenchmarkEncodeBatch(b *testing.B) {
+	var batches []*Batch
+	for _, text := range recordedBatches(b, math.MaxInt) {
+		batch, _, err := DecodeBatch("", text)
+		if err != nil {
+			b.Fatal(err)
+		}
+		batches = append(batches, batch)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, batch := range batches {
+			if _, err := EncodeBatch(batch); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(batches)), "ns/batch")
+}
+
+// BenchmarkBatchReader reads the recording's ticks, of five events each, one message after another.
+func BenchmarkBatchReader(b *testing.B) {
+	batches := recordedBatches(b, math.MaxInt)
+	reader := NewBatchReader()
+	for name, read := range map[string]func(string, []byte) (*Batch, []string, error){"remembering": reader.Decode, "each alone": DecodeBatch} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				for _, text := range batches {
+					if _, _, err := read("", text); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(batches)), "ns/batch")
+		})
+	}
+}
