@@ -15,8 +15,8 @@ import (
 	"github.com/alecthomas/kong"
 
 	"lowtide/collector"
+	"lowtide/collector/fleet"
 	"lowtide/collector/nvml"
-	"lowtide/collector/sim"
 	"lowtide/collector/snapshot"
 	"lowtide/processor"
 	"lowtide/processor/scorecard"
@@ -38,7 +38,7 @@ type commands struct {
 	Replay      processor.ReplayCommand  `cmd:"" help:"Judge recordings: no broker, no store, no clock."`
 	Explain     processor.ExplainCommand `cmd:"" help:"Say what a live worker looks like, and why."`
 	Scorecard   scorecard.Command        `cmd:"" help:"Judge simulated and real recordings, and count what was right."`
-	Simulate    sim.Command              `cmd:"" help:"Write recordings of simulated workers, healthy ones and with every class of failure."`
+	Simulate    fleet.Command            `cmd:"" help:"Write recordings of simulated workers, healthy ones and with every class of failure, or publish a fleet of them."`
 	Snapshot    struct {
 		snapshot.Command `embed:""`
 		Take             TakeCommand `cmd:"" help:"Ask a host for a snapshot of a worker, and wait for it."`
@@ -49,9 +49,12 @@ type commands struct {
 	} `cmd:"" help:"Work on rules."`
 	SQL         sink.SQLCommand         `cmd:"" name:"sql" help:"Ask the store: a query, a file, a pipe, or a prompt."`
 	Investigate sink.InvestigateCommand `cmd:"" help:"Ask the store a saved question; without a name they are listed."`
+	Export      sink.ExportCommand      `cmd:"" help:"Write an incident as a recording, which replay judges again."`
+	Schema      sink.SchemaCommand      `cmd:"" help:"Bring the store's schema up to date, or show it."`
 	Status      sink.StatusCommand      `cmd:"" help:"Show the fleet in one table."`
 	Mark        MarkCommand             `cmd:"" help:"Say that a rollout begins, so that it is no kill."`
 	Tail        TailCommand             `cmd:"" help:"Print events and findings as they come."`
+	Bench       BenchCommand            `cmd:"" help:"Run everything under a simulated fleet and measure it."`
 	Doctor      collector.DoctorCommand `cmd:"" help:"Say what can be seen from here, what cannot, and how to get it."`
 	Version     versionCommand          `cmd:"" help:"Print the version."`
 }
@@ -62,9 +65,8 @@ type versionCommand struct {
 
 // Run prints the module's version and the revision it was built from.
 func (c versionCommand) Run() error {
-	version, revision := "unknown", "unknown"
+	revision := "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {
-		version = info.Main.Version
 		for _, s := range info.Settings {
 			if s.Key == "vcs.revision" {
 				revision = s.Value
@@ -75,8 +77,16 @@ func (c versionCommand) Run() error {
 	if c.JSON {
 		form = "{\"version\":%q,\"revision\":%q}\n"
 	}
-	_, err := fmt.Printf(form, version, revision)
+	_, err := fmt.Printf(form, version(), revision)
 	return err
+}
+
+// version is that of the module.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
 }
 
 func main() {

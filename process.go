@@ -10,9 +10,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"lowtide/collector/exporter"
-	"lowtide/event"
 	"lowtide/notifier"
 	"lowtide/processor"
 	"lowtide/processor/broker"
@@ -24,7 +24,20 @@ import (
 type announcing struct {
 	SlackToken   string `name:"slack-token-file" type:"existingfile" placeholder:"FILE" help:"File with the Slack token; or LOWTIDE_SLACK_TOKEN."`
 	SlackChannel string `env:"LOWTIDE_SLACK_CHANNEL" placeholder:"ID" help:"Slack channel for incidents."`
+	Heartbeat    string `env:"LOWTIDE_HEARTBEAT" placeholder:"URL" help:"A dead man's switch: asked with POST once a minute while everything here works, so that somebody else notices when it does not. Or a file that holds the address."`
 	SlackURL     string `hidden:"" env:"LOWTIDE_SLACK_URL" placeholder:"URL" help:"Address of Slack's API, for tests; Slack's own when left out."`
+}
+
+// heartbeat returns who tells somebody else that this process watches; nil where nobody is told.
+func (a announcing) heartbeat(checks exporter.Checks, log *slog.Logger) (*notifier.Heartbeat, error) {
+	if a.Heartbeat == "" {
+		return nil, nil
+	}
+	beat, err := notifier.NewHeartbeat(a.Heartbeat, checks.Err, log)
+	if err != nil {
+		return nil, &broker.Failure{What: "--heartbeat: " + err.Error(), Remedy: "give the address of a dead man's switch, or the path of a file that holds it", Err: err, Code: 2}
+	}
+	return beat, nil
 }
 
 // notifier returns options that post to Slack where there is a token, else print.
@@ -43,7 +56,8 @@ type ProcessCommand struct {
 	ClickHouse string   `name:"clickhouse" env:"LOWTIDE_CLICKHOUSE" placeholder:"HOST:PORT" help:"Where to store; left out, nothing is stored."`
 	Protocol   string   `enum:"http,native" default:"http" help:"How to speak to ClickHouse: http or native."`
 	User       string   `env:"LOWTIDE_CLICKHOUSE_USER" default:"lowtide" help:"ClickHouse user; the password comes from LOWTIDE_CLICKHOUSE_PASSWORD."`
-	Metrics    string   `name:"metrics-listen" default:"off" placeholder:"HOST:PORT" help:"Where the processor's /metrics is served; 'off' for nowhere."`
+	Replicas   int      `default:"1" placeholder:"N" help:"On how many servers of a NATS cluster each stream and bucket is kept: 1, 3 or 5."`
+	Metrics    string   `name:"metrics-listen" default:"off" placeholder:"HOST:PORT" help:"Where /metrics, /healthz and /readyz are served; 'off' for nowhere."`
 
 	EvidenceHosts   []string      `placeholder:"CLUSTER/HOST" help:"Hosts that may be asked for an allocator snapshot when an incident suspects one of their workers, such as prod/gpu-*; none by default. Their collectors must allow it too."`
 	EvidenceHistory time.Duration `default:"10m" placeholder:"10m" help:"With --evidence-hosts: for how long a worker records its allocations before the snapshot, which costs it some microseconds an allocation."`
@@ -79,19 +93,20 @@ func (c *ProcessCommand) start(ctx context.Context, all *parts, log *slog.Logger
 	if err != nil {
 		return fmt.Errorf("open jetstream: %w", err)
 	}
-	if err := broker.Ensure(ctx, js, broker.Limits{}); err != nil {
+	if err := broker.Ensure(ctx, js, broker.Limits{Replicas: c.Replicas}); err != nil {
 		return err
 	}
+	var store sink.Store
 	if c.ClickHouse != "" {
-		store, err := sink.Open(ctx, sink.Options{Protocol: c.Protocol, Addr: c.ClickHouse, User: c.User, Password: os.Getenv("LOWTIDE_CLICKHOUSE_PASSWORD"), Log: log})
+		clickhouse, err := sink.Open(ctx, sink.Options{Protocol: c.Protocol, Addr: c.ClickHouse, User: c.User, Password: os.Getenv("LOWTIDE_CLICKHOUSE_PASSWORD"), Log: log})
 		if err != nil {
 			return err
 		}
-		all.onStop("store connection", func(context.Context) error { return store.Close() })
-		if err := store.Migrate(ctx); err != nil {
+		all.onStop("store connection", func(context.Context) error { return clickhouse.Close() })
+		if err := clickhouse.Migrate(ctx); err != nil {
 			return err
 		}
-		all.run("store", func(ctx context.Context) error { return sink.RunStore(ctx, js, store, log, event.PartitionCount) })
+		store = clickhouse
 	} else {
 		log.Warn("nothing is stored: --clickhouse is not set")
 	}
@@ -99,14 +114,19 @@ func (c *ProcessCommand) start(ctx context.Context, all *parts, log *slog.Logger
 	if err != nil {
 		return err
 	}
-	if err := c.metrics(ctx, all, asker, log); err != nil {
+	gather, checks, err := watching{js: js, pack: pack, asker: asker, store: store, announce: c.notifier(log), log: log}.start(ctx, all)
+	if err != nil {
 		return err
 	}
-	all.run("judge", func(ctx context.Context) error {
-		return processor.Run(ctx, processor.Options{JS: js, Pack: pack, Log: log, Evidence: asker})
-	})
-	all.run("notifier", func(ctx context.Context) error { return notifier.Run(ctx, js, c.notifier(log)) })
-	return nil
+	beat, err := c.heartbeat(checks, log)
+	if err != nil {
+		return err
+	}
+	if beat != nil {
+		gather = append(gather, beat)
+		all.run("heartbeat", beat.Run)
+	}
+	return c.metrics(ctx, all, gather, checks, log)
 }
 
 func (c *ProcessCommand) evidence() processor.EvidenceOptions {
@@ -122,12 +142,12 @@ func evidence(conn *nats.Conn, o processor.EvidenceOptions, log *slog.Logger) (*
 	return asker, nil
 }
 
-// metrics serves what the processor counts of itself.
-func (c *ProcessCommand) metrics(ctx context.Context, all *parts, asker *processor.Asker, log *slog.Logger) error {
+// metrics serves what the processor counts of itself, and whether it is ready.
+func (c *ProcessCommand) metrics(ctx context.Context, all *parts, gather []prometheus.Collector, checks exporter.Checks, log *slog.Logger) error {
 	if c.Metrics == "" || c.Metrics == "off" {
 		return nil
 	}
-	server, err := exporter.Listen(ctx, c.Metrics, nil, asker)
+	server, err := exporter.Listen(ctx, c.Metrics, checks, gather...)
 	if err != nil {
 		return &broker.Failure{What: err.Error(), Remedy: "use HOST:PORT that is free, such as 127.0.0.1:9479, or 'off' for --metrics-listen", Err: err, Code: 2}
 	}

@@ -15,13 +15,15 @@ import (
 	json "github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"lowtide/collector"
 	"lowtide/collector/demo"
+	"lowtide/collector/exporter"
 	"lowtide/collector/recording"
 	"lowtide/collector/sim"
+	"lowtide/collector/spool"
 	"lowtide/event"
-	"lowtide/notifier"
 	"lowtide/processor"
 	"lowtide/processor/broker"
 	"lowtide/rules"
@@ -31,6 +33,9 @@ import (
 
 // demoAge is how long ago the recording seems to have started: its seven hours lie in the past and are judged at once.
 const demoAge = 12 * time.Hour
+
+// spoolMax is how much of the disk the spool of `up --nats` may take, in bytes.
+const spoolMax = 512 << 20
 
 // UpCommand is `up`: every part of Lowtide in this process, on this machine.
 type UpCommand struct {
@@ -43,7 +48,7 @@ type UpCommand struct {
 	announcing
 	Cluster           string `env:"LOWTIDE_CLUSTER" default:"local" help:"Name of the cluster."`
 	Host              string `env:"LOWTIDE_HOST" help:"Name of this host; its hostname when left out."`
-	Metrics           string `name:"metrics-listen" default:"off" placeholder:"HOST:PORT" help:"Where the collector's /metrics is served; 'off' for nowhere."`
+	Metrics           string `name:"metrics-listen" default:"off" placeholder:"HOST:PORT" help:"Where /metrics, /healthz and /readyz are served; 'off' for nowhere."`
 	collector.Sensors `embed:""`
 	Evidence          bool          `env:"LOWTIDE_EVIDENCE" default:"true" negatable:"" help:"Take snapshots of the allocators of this host's workers: when a suspicion or a person asks for one, and at the first failed allocation of each."`
 	EvidenceHistory   time.Duration `hidden:"" default:"10m" help:"For how long a suspected worker records its allocations before its snapshot."`
@@ -90,11 +95,6 @@ func (c *UpCommand) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if store != nil {
-		c.all.run("store", func(ctx context.Context) error {
-			return sink.RunStore(ctx, js, store, c.log, event.PartitionCount)
-		})
-	}
 	host, err := collector.Identify(c.Cluster, c.Host)
 	if err != nil {
 		return err
@@ -107,11 +107,23 @@ func (c *UpCommand) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.all.run("judge", func(ctx context.Context) error {
-		return processor.Run(ctx, processor.Options{JS: js, Pack: pack, Log: c.log, Evidence: asker})
-	})
-	c.all.run("notifier", func(ctx context.Context) error { return notifier.Run(ctx, js, c.notifier(c.log)) })
-	return c.collector(js, host)
+	w := watching{js: js, pack: pack, asker: asker, announce: c.notifier(c.log), alone: c.NATS == "", log: c.log}
+	if store != nil {
+		w.store = store
+	}
+	gather, checks, err := w.start(ctx, c.all)
+	if err != nil {
+		return err
+	}
+	beat, err := c.heartbeat(checks, c.log)
+	if err != nil {
+		return err
+	}
+	if beat != nil {
+		gather = append(gather, beat)
+		c.all.run("heartbeat", beat.Run)
+	}
+	return c.collector(js, host, gather, checks)
 }
 
 // broker starts or dials the server and leaves its address in up.json for the other commands.
@@ -173,20 +185,32 @@ func (c *UpCommand) store(ctx context.Context) (*sink.ClickHouse, error) {
 	return store, c.leave("engine.json", map[string]string{"addr": e.Addr()})
 }
 
-func (c *UpCommand) collector(js jetstream.JetStream, host *event.Host) error {
+func (c *UpCommand) collector(js jetstream.JetStream, host *event.Host, gather []prometheus.Collector, checks exporter.Checks) error {
 	if c.Evidence {
 		c.Shelf = &collector.Evidence{Folder: filepath.Join(c.Data, "snapshots"), Host: host.Name}
 	}
-	publisher := collector.NewPublisher(js, collector.PublisherOptions{Log: c.log})
-	c.all.onStop("publisher", publisher.Close)
-	opened, err := c.sources(time.Now(), publisher.Ready)
+	var publisher *collector.Publisher
+	opened, err := c.sources(time.Now(), func() bool { return publisher.Ready() })
 	if opened != nil {
 		c.all.onStop("sources", func(context.Context) error { return opened.Close() })
 	}
 	if err != nil {
 		return err
 	}
-	agent := collector.Agent{Opened: opened, Host: host, Publisher: publisher, Asks: js.Conn(), Metrics: c.Metrics, Interval: c.Interval, Shift: c.Shift, Stretch: c.Stretch, Log: c.log}
+	// A broker in this process is never away. What is played can be played again.
+	var kept *spool.Spool
+	if c.NATS != "" && !c.demo && len(c.Recording) == 0 {
+		kept, err = spool.Open(spool.Options{Folder: filepath.Join(c.Data, "spool"), MaxBytes: spoolMax, Log: c.log})
+		if err != nil {
+			c.log.Warn("events wait in memory while the broker is away", "error", err)
+		} else {
+			c.all.onStop("spool", func(context.Context) error { return kept.Close() })
+		}
+		opened.Sources = append(opened.Sources, spool.NewSensor(kept, err))
+	}
+	publisher = collector.NewPublisher(js, collector.PublisherOptions{Spool: kept, Log: c.log})
+	c.all.onStop("publisher", publisher.Close)
+	agent := collector.Agent{Opened: opened, Host: host, Publisher: publisher, Asks: js.Conn(), Metrics: c.Metrics, Gather: gather, Checks: checks, Interval: c.Interval, Shift: c.Shift, Stretch: c.Stretch, Log: c.log}
 	if c.demo || len(c.Recording) > 0 {
 		agent.Interval = min(c.Interval, time.Second) // hours of recording wait, two thousand events a tick
 	}

@@ -1,0 +1,410 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lowtide/processor/broker"
+	"lowtide/sink/engine"
+)
+
+// binaries are what a run starts.
+type binaries struct{ lowtide, nats, library, config string }
+
+// playing is a collector and what it plays.
+type playing struct {
+	*child
+	proxy  paths
+	tap    *tap
+	part   *part
+	spool  string // its folder; "off" keeps events in memory
+	disk   *disk  // nil unless the spool has a file system of its own
+	next   int    // first event of the next life
+	begun  time.Time
+	life   int
+	dead   int // events that were still to be played when it was killed
+	copies []string
+	shift  func(time.Time) time.Duration
+}
+
+// judging is a processor with its own ways to the broker and to the store.
+type judging struct {
+	*child
+	broker paths
+	store  *storeProxy
+}
+
+// node is one server of the broker.
+type node struct {
+	*child
+	port, routes int
+	disk         *disk // nil unless it has a file system of its own
+}
+
+func (n *node) address() string { return "127.0.0.1:" + strconv.Itoa(n.port) }
+
+// world is everything that one run starts.
+type world struct {
+	plan   Plan
+	folder string
+	bins   binaries
+	pace   time.Duration // between two ticks of a collector
+
+	enginePort int
+	nodes      []*node
+	engine     *child
+	slack      *slackStub
+	processors []*judging
+	collectors []*playing
+	closers    []func() error
+}
+
+const (
+	password  = "fault" // of every user of the broker, which listens on loopback for as long as a run lasts
+	spoolDisk = 8 << 20
+	storeDisk = 160 << 20
+)
+
+// newWorld starts the broker, the engine and the processors, and waits until they have made their streams. Whatever it returns, close
+// ends.
+func newWorld(ctx context.Context, plan Plan, folder string, bins binaries, all library) (*world, error) {
+	w := &world{plan: plan, folder: folder, bins: bins}
+	var err error
+	if w.enginePort, err = freePort(); err != nil {
+		return w, err
+	}
+	if w.slack, err = newSlackStub(); err != nil {
+		return w, err
+	}
+	w.closers = append(w.closers, w.slack.close)
+	if err := errors.Join(w.startBroker(), w.startEngine()); err != nil {
+		return w, err
+	}
+	if err := w.ready(ctx); err != nil {
+		return w, err
+	}
+	for i := range plan.Processors {
+		if err := w.addProcessor(i); err != nil {
+			return w, err
+		}
+	}
+	if err := w.streams(ctx); err != nil {
+		return w, err
+	}
+	for _, one := range all.parts(plan, time.Now().Add(-playedAgo)) {
+		if err := w.addCollector(one); err != nil {
+			return w, err
+		}
+	}
+	return w, nil
+}
+
+// startBroker starts one server, or as many as the plan says as a cluster, with the configuration that deploy/ recommends.
+func (w *world) startBroker() error {
+	var routes []string
+	for range w.plan.Nodes {
+		n := new(node)
+		var err error
+		if n.port, err = freePort(); err == nil {
+			n.routes, err = freePort()
+		}
+		if err != nil {
+			return err
+		}
+		w.nodes = append(w.nodes, n)
+		routes = append(routes, "nats://127.0.0.1:"+strconv.Itoa(n.routes))
+	}
+	for i, n := range w.nodes {
+		name := "broker"
+		if len(w.nodes) > 1 {
+			name += strconv.Itoa(i)
+		}
+		data := filepath.Join(w.folder, name)
+		var err error
+		if w.plan.has(DiskBroker) {
+			if n.disk, err = mountDisk(data, storeDisk); err != nil {
+				return err
+			}
+			w.closers = append(w.closers, n.disk.close)
+		}
+		env := []string{"LOWTIDE_NATS_DIR=" + data}
+		for _, user := range []string{"COLLECTOR", "PROCESSOR", "OPERATOR", "READER"} {
+			env = append(env, "LOWTIDE_"+user+"_PASSWORD="+password)
+		}
+		args := []string{"-c", w.bins.config, "-a", "127.0.0.1", "-p", strconv.Itoa(n.port)}
+		if len(w.nodes) > 1 {
+			args = append(args, "--name", name, "--cluster_name", "fault", "--cluster", routes[i], "--routes", strings.Join(routes, ","), "--no_advertise")
+		}
+		if n.child, err = newChild(w.folder, name, w.bins.nats, env, func() []string { return args }); err != nil {
+			return err
+		}
+		if err := n.start(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *world) startEngine() error {
+	args := []string{"engine", "--listen", w.engineAddress(), "--data", filepath.Join(w.folder, "engine"), "--memory", "1GiB", "--library", w.bins.library}
+	c, err := newChild(w.folder, "engine", w.bins.lowtide, nil, func() []string { return args })
+	if err != nil {
+		return err
+	}
+	w.engine = c
+	return c.start()
+}
+
+func (w *world) engineAddress() string { return "127.0.0.1:" + strconv.Itoa(w.enginePort) }
+
+func (w *world) nodeAddresses() (all []string) {
+	for _, n := range w.nodes {
+		all = append(all, n.address())
+	}
+	return all
+}
+
+// ready waits for the broker and the engine to answer.
+func (w *world) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 40*time.Second, errors.New("broker and engine do not answer"))
+	defer cancel()
+	return until(ctx, 50*time.Millisecond, func() (bool, error) {
+		conn, js, err := w.dial()
+		if err != nil {
+			return false, err
+		}
+		defer conn.Close()
+		once, cancel := context.WithTimeout(ctx, 2*time.Second) // a cluster without a leader answers nothing
+		defer cancel()
+		if _, err := js.AccountInfo(once); err != nil {
+			return false, err
+		}
+		_, err = w.query(ctx, "SELECT 1")
+		return err == nil, err
+	})
+}
+
+func (w *world) addProcessor(i int) error {
+	secret, err := w.secret()
+	if err != nil {
+		return err
+	}
+	p := new(judging)
+	if p.broker, err = newPaths(w.nodeAddresses(), nil); err != nil {
+		return err
+	}
+	w.closers = append(w.closers, p.broker.close)
+	if p.store, err = newStoreProxy(w.engineAddress()); err != nil {
+		return err
+	}
+	w.closers = append(w.closers, p.store.close)
+	args := []string{"process", "--nats", p.broker.url("processor"), "--clickhouse", p.store.address(), "--user", engine.RoleWriter,
+		"--slack-channel", "C1", "--slack-url", w.slack.address()}
+	if len(w.nodes) > 1 {
+		args = append(args, "--replicas", strconv.Itoa(min(len(w.nodes), 3)))
+	}
+	p.child, err = newChild(w.folder, fmt.Sprintf("processor%d", i), w.bins.lowtide, []string{"LOWTIDE_CLICKHOUSE_PASSWORD=" + secret, "LOWTIDE_SLACK_TOKEN=xoxb-fault"}, func() []string { return args })
+	if err != nil {
+		return err
+	}
+	w.processors = append(w.processors, p)
+	return p.start()
+}
+
+func (w *world) secret() (string, error) {
+	return engine.ReadPassword(filepath.Join(w.folder, "engine", engine.RoleWriter+".password"))
+}
+
+// streams waits until a processor has made what the collectors publish to.
+func (w *world) streams(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 40*time.Second, errors.New("the processors do not make the streams"))
+	defer cancel()
+	return until(ctx, 100*time.Millisecond, func() (bool, error) {
+		conn, js, err := w.dial()
+		if err != nil {
+			return false, err
+		}
+		defer conn.Close()
+		once, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		if _, err := js.KeyValue(once, broker.BucketOutbox); err != nil {
+			return false, err
+		}
+		_, err = w.query(ctx, "SELECT count() FROM lowtide.events")
+		return err == nil, err
+	})
+}
+
+// dial connects to the broker itself, past every proxy.
+func (w *world) dial() (*nats.Conn, jetstream.JetStream, error) {
+	conn, err := w.dialAs("processor")
+	if err != nil {
+		return nil, nil, err
+	}
+	js, err := jetstream.New(conn)
+	if err != nil {
+		conn.Close()
+		return nil, nil, fmt.Errorf("open jetstream: %w", err)
+	}
+	return conn, js, nil
+}
+
+func (w *world) dialAs(user string) (*nats.Conn, error) {
+	conn, err := nats.Connect("nats://"+strings.Join(w.nodeAddresses(), ",nats://"), nats.UserInfo(user, password), nats.Name("fault"), nats.Timeout(2*time.Second), nats.MaxReconnects(5))
+	if err != nil {
+		return nil, fmt.Errorf("connect to broker: %w", err)
+	}
+	return conn, nil
+}
+
+func (w *world) addCollector(one *part) error {
+	c := &playing{part: one, spool: "off", tap: newTap()}
+	i := len(w.collectors)
+	var err error
+	if c.proxy, err = newPaths(w.nodeAddresses(), c.tap); err != nil {
+		return err
+	}
+	w.closers = append(w.closers, c.proxy.close)
+	if i%3 != 2 { // two of three have a spool
+		c.spool = filepath.Join(w.folder, one.name+"-spool")
+	}
+	if c.spool != "off" && w.plan.has(DiskSpool) {
+		if c.disk, err = mountDisk(c.spool, spoolDisk); err != nil {
+			return err
+		}
+		w.closers = append(w.closers, c.disk.close)
+	}
+	ticks := max(1, len(one.events)/playChunk)
+	w.pace = max(100*time.Millisecond, (w.plan.Play / time.Duration(ticks)).Round(10*time.Millisecond))
+	args := func() []string {
+		return []string{"collect", "--nats", c.proxy.url("collector"), "--cluster", "lab", "--host", one.name, "--metrics-listen", "off",
+			"--recording", w.feedPath(c), "--shift", c.shift(time.Now()).String(), "--interval", w.pace.String(), "--spool-dir", c.spool, "--spool-max", "16MiB"}
+	}
+	if c.child, err = newChild(w.folder, one.name, w.bins.lowtide, nil, args); err != nil {
+		return err
+	}
+	c.onStart = func() { c.begun = time.Now() }
+	w.collectors = append(w.collectors, c)
+	return nil
+}
+
+func (w *world) feedPath(c *playing) string {
+	return filepath.Join(w.folder, fmt.Sprintf("%s-life%d.ndjson", c.part.name, c.life))
+}
+
+// play begins a life of a collector at the event that comes next. What was being played when the one before was killed, and that no
+// broker had and no spool, is lost with it: that is no fault, since nobody said that it was kept.
+func (w *world) play(c *playing) error {
+	c.life++
+	var err error
+	if c.shift, err = c.part.write(w.feedPath(c), c.next, c.life); err != nil {
+		return err
+	}
+	return c.start()
+}
+
+// broken kills a collector, and notes how far it can have come.
+func (w *world) broken(c *playing) {
+	c.kill()
+	ticks := int(time.Since(c.begun)/w.pace) + 2
+	c.next = min(c.next+ticks*playChunk, len(c.part.events)-1)
+}
+
+// query asks the engine itself as its writer, and returns the answer as text.
+func (w *world) query(ctx context.Context, text string) (string, error) {
+	secret, err := w.secret()
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+w.engineAddress()+"/", strings.NewReader(text))
+	if err != nil {
+		return "", err
+	}
+	request.SetBasicAuth(engine.RoleWriter, secret)
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", fmt.Errorf("ask the store: %w", err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return "", fmt.Errorf("read the store's answer: %w", err)
+	}
+	if answer.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("ask the store: %s: %s", answer.Status, strings.TrimSpace(string(body[:min(len(body), 500)])))
+	}
+	return string(body), nil
+}
+
+// close ends all processes, then what stands between them.
+func (w *world) close() error {
+	for _, c := range w.collectors {
+		c.close()
+	}
+	for _, p := range w.processors {
+		if p.child != nil {
+			p.close()
+		}
+	}
+	for _, n := range w.nodes {
+		if n.child != nil {
+			n.close()
+		}
+	}
+	if w.engine != nil {
+		w.engine.close()
+	}
+	var errs []error
+	for i := len(w.closers) - 1; i >= 0; i-- {
+		errs = append(errs, w.closers[i]())
+	}
+	return errors.Join(errs...)
+}
+
+// freePort asks the kernel for a port that nobody has. Somebody else may take it before it is used; the run then fails at its start.
+func freePort() (int, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("find a port: %w", err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port, nil
+}
+
+// build compiles what a run starts, unless it was named.
+func build(ctx context.Context, folder, lowtide string) (binaries, error) {
+	b := binaries{lowtide: lowtide, nats: filepath.Join(folder, "nats-server")}
+	var err error
+	if b.config, err = filepath.Abs("deploy/nats.conf"); err != nil {
+		return b, err
+	}
+	if _, err := os.Stat(b.config); err != nil {
+		return b, fmt.Errorf("%w\nhint: run it from the root of the repository: go run ./deploy/fault", err)
+	}
+	if b.library, err = engine.FindLibrary(""); err != nil {
+		return b, err
+	}
+	if err := compile(ctx, b.nats, "github.com/nats-io/nats-server/v2"); err != nil {
+		return b, err
+	}
+	if lowtide == "" {
+		b.lowtide = filepath.Join(folder, "lowtide")
+		return b, compile(ctx, b.lowtide, ".")
+	}
+	b.lowtide, err = filepath.Abs(lowtide)
+	return b, err
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"lowtide/collector/exporter"
+	"lowtide/event"
+	"lowtide/notifier"
+	"lowtide/processor"
+	"lowtide/processor/ownership"
+	"lowtide/rules"
+	"lowtide/sink"
+)
+
+// watching is what `up` and `process` have in common: judges, store and notifier, each seat of which one process has at a time.
+type watching struct {
+	js       jetstream.JetStream
+	pack     *rules.Pack
+	asker    *processor.Asker // nil: no host is asked for evidence
+	store    sink.Store       // nil: nothing is stored
+	announce notifier.Options
+	alone    bool // the broker is our own
+	log      *slog.Logger
+}
+
+// start runs the seats that fall to this process, and returns what they tell of themselves.
+func (w watching) start(ctx context.Context, all *parts) ([]prometheus.Collector, exporter.Checks, error) {
+	judges, err := processor.NewJudges(ctx, processor.Options{JS: w.js, Pack: w.pack, Log: w.log, Evidence: w.asker})
+	if err != nil {
+		return nil, nil, err
+	}
+	gauge, seats := new(notifier.Gauge), ownership.NewMetrics()
+	w.announce.Gauge = gauge
+	gather := []prometheus.Collector{judges, gauge, seats}
+	checks := exporter.Checks{{Name: "judge", Well: judges.Ready}, {Name: "notifier", Well: gauge.Well}}
+	roles := []ownership.Role{
+		{Name: "judge", Seats: event.PartitionCount, Work: judges.Run},
+		{Name: "notifier", Seats: 1, Work: func(ctx context.Context, _ int, _ uint64) error { return notifier.Run(ctx, w.js, w.announce) }},
+	}
+	if w.store != nil {
+		storer := sink.NewStorer(w.js, w.store, w.log)
+		gather, checks = append(gather, storer), append(checks, exporter.Check{Name: "store", Well: storer.Ready})
+		roles = append(roles, ownership.Role{Name: "store", Seats: sink.StoreSeats, Work: storer.Run})
+	}
+	if w.asker != nil {
+		gather = append(gather, w.asker)
+		all.run("evidence", func(ctx context.Context) error { w.asker.Run(ctx); return nil })
+	}
+	all.run("seats", func(ctx context.Context) error {
+		return ownership.Run(ctx, ownership.Options{JS: w.js, Version: version(), Alone: w.alone, Log: w.log, Metrics: seats}, roles...)
+	})
+	return gather, checks, nil
+}
