@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -38,13 +40,13 @@ func (w watching) start(ctx context.Context, all *parts) ([]prometheus.Collector
 	gather := []prometheus.Collector{judges, gauge, seats}
 	checks := exporter.Checks{{Name: "judge", Well: judges.Ready}, {Name: "notifier", Well: gauge.Well}}
 	roles := []ownership.Role{
-		{Name: "judge", Seats: event.PartitionCount, Work: judges.Run},
+		{Name: "judge", Seats: event.PartitionCount, Work: lost(judges.Run, processor.ErrFenced)},
 		{Name: "notifier", Seats: 1, Work: func(ctx context.Context, _ int, _ uint64) error { return notifier.Run(ctx, w.js, w.announce) }},
 	}
 	if w.store != nil {
 		storer := sink.NewStorer(w.js, w.store, w.log)
 		gather, checks = append(gather, storer), append(checks, exporter.Check{Name: "store", Well: storer.Ready})
-		roles = append(roles, ownership.Role{Name: "store", Seats: sink.StoreSeats, Work: storer.Run})
+		roles = append(roles, ownership.Role{Name: "store", Seats: sink.StoreSeats, Work: lost(storer.Run, sink.ErrFenced)})
 	}
 	if w.asker != nil {
 		gather = append(gather, w.asker)
@@ -54,4 +56,15 @@ func (w watching) start(ctx context.Context, all *parts) ([]prometheus.Collector
 		return ownership.Run(ctx, ownership.Options{JS: w.js, Version: version(), Alone: w.alone, Log: w.log, Metrics: seats}, roles...)
 	})
 	return gather, checks, nil
+}
+
+// lost makes the word of a work that its seat has another owner by now that of ownership.
+func lost(work ownership.Work, word error) ownership.Work {
+	return func(ctx context.Context, seat int, fence uint64) error {
+		err := work(ctx, seat, fence)
+		if errors.Is(err, word) && !errors.Is(err, ownership.ErrLost) {
+			return fmt.Errorf("%w: %w", ownership.ErrLost, err)
+		}
+		return err
+	}
 }
