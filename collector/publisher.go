@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -142,12 +143,12 @@ func (p *Publisher) Publish(source string, events []*event.Event) error {
 	for _, group := range groups(events) {
 		err := errTooLarge
 		if len(group.events) <= maxMessageEvents { // nearly always one message: encoding it says whether it fits
-			err = p.enqueue(source, group.host, group.lane, group.events)
+			err = p.enqueue(source, group.host, group.lane, group.events, maxMessageBytes)
 		}
 		if errors.Is(err, errTooLarge) {
 			err = nil
 			for _, part := range parts(group.events) {
-				if err := p.enqueue(source, group.host, group.lane, part); err != nil {
+				if err := p.enqueue(source, group.host, group.lane, part, math.MaxInt); err != nil {
 					faults = append(faults, err)
 				}
 			}
@@ -224,7 +225,9 @@ func (p *Publisher) noteIdle() {
 // errTooLarge marks several events that need more than one message.
 var errTooLarge = errors.New("events do not fit into a message")
 
-func (p *Publisher) enqueue(source string, host *event.Host, lane string, events []*event.Event) error {
+// enqueue queues a message of these events; several that take more than so many bytes are errTooLarge, and not queued. The caller
+// holds the lock.
+func (p *Publisher) enqueue(source string, host *event.Host, lane string, events []*event.Event, most int) error {
 	key := event.HostKey(host) // the cluster too: a recording may hold two hosts of one name
 	next := p.sequences[key+"/"+lane] + 1
 	bytes, err := event.EncodeBatch(&event.Batch{Schema: event.Schema, Host: host, Source: event.Token(source), Producer: p.producer, Lane: lane,
@@ -232,7 +235,7 @@ func (p *Publisher) enqueue(source string, host *event.Host, lane string, events
 	if err != nil {
 		return fmt.Errorf("encode %d events of %s: %w", len(events), source, err)
 	}
-	if len(events) > 1 && len(bytes) > maxMessageBytes {
+	if len(events) > 1 && len(bytes) > most {
 		return errTooLarge
 	}
 	p.sequences[key+"/"+lane] = next
@@ -298,7 +301,7 @@ func (p *Publisher) report() {
 		delete(p.lost, key)
 		e := &event.Event{Time: timestamppb.Now(), Host: l.host, Source: &event.SourceStatus{Name: publisherSource, Status: status.Lost,
 			Error: fmt.Sprintf("%d messages dropped: the broker was away and the backlog full, or they were too large", l.messages)}}
-		if err := p.enqueue(publisherSource, l.host, event.LaneSamples, []*event.Event{e}); err != nil {
+		if err := p.enqueue(publisherSource, l.host, event.LaneSamples, []*event.Event{e}, math.MaxInt); err != nil {
 			p.o.Log.Error("loss is not reported", "host", key, "error", err)
 		}
 	}

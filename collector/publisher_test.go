@@ -257,3 +257,36 @@ func TestGroupsAreCutAndOrdered(t *testing.T) {
 		t.Errorf("an event of %d bytes shares its message: %d parts", maxMessageBytes, len(cut))
 	}
 }
+
+// 700 events of a kilobyte do not fit into 512 KiB: they become two messages, in their order and with sequences without a gap.
+func TestLargeGroupIsCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stream{}
+		p := NewPublisher(s, PublisherOptions{})
+		many := make([]*event.Event, 700)
+		for i := range many {
+			many[i] = sample(time.Now(), i)
+			many[i].Machine.DriverVersion = strings.Repeat("x", 1000)
+		}
+		publish(t, p, many...)
+		publish(t, p, sample(time.Now(), 700))
+		if err := p.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		next := uint64(0)
+		for i, b := range s.stored {
+			if b.Sequence != uint64(i+1) {
+				t.Errorf("message %d has sequence %d", i, b.Sequence)
+			}
+			for _, e := range b.Events {
+				if e.Machine.GetFds() != next {
+					t.Fatalf("event %d came instead of %d", e.Machine.GetFds(), next)
+				}
+				next++
+			}
+		}
+		if len(s.stored) != 3 || next != 701 {
+			t.Errorf("%d messages of %d events", len(s.stored), next)
+		}
+	})
+}

@@ -14,6 +14,9 @@ import (
 // lookBack is how much earlier than the first event that was not seen to its findings are looked for, by the broker's clock.
 const lookBack = 2 * time.Minute
 
+// skew is by how much the clocks of broker and processor may differ.
+const skew = time.Minute
+
 // begin makes the partition what it was when it was saved last, and this processor's. It returns nil when ctx ends.
 func (p *partition) begin(ctx context.Context, fence uint64) error {
 	p.saving.hold = &hold{archive: p.all.archive, partition: p.number, fence: fence, log: p.log}
@@ -126,13 +129,13 @@ func (p *partition) restore(ctx context.Context, e entry) error {
 // compare looks whether the stream still begins before what the state does not hold.
 func (p *partition) compare(stream jetstream.Stream, e entry) error {
 	info := stream.CachedInfo()
-	if info.State.LastSeq < p.applied {
-		behind, why := info.State.LastSeq, "it lost its newest messages"
-		if info.Created.After(e.At) {
-			behind, why = 0, "it was made anew"
-		}
-		p.rebase(behind, why)
-		p.saving.saved = behind
+	switch {
+	case info.Created.After(e.At.Add(skew)):
+		p.rebase(0, "it was made anew")
+		p.saving.saved = 0
+	case info.State.LastSeq < p.applied:
+		p.rebase(info.State.LastSeq, "it lost its newest messages")
+		p.saving.saved = info.State.LastSeq
 	}
 	if next := max(p.applied, p.reading.through) + 1; next > 1 && info.State.FirstSeq > next {
 		gone := info.State.FirstSeq - next

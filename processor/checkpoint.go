@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"lowtide/processor/ownership"
 )
 
-// ErrFenced says that another processor has the partition by now. Nothing was acknowledged since, and nothing may be any more.
-var ErrFenced = errors.New("the partition is another's by now")
+// ErrFenced says that another processor has the partition by now. Nothing was acknowledged since, and nothing may be any more. Fences are
+// the revisions of the bucket of leases: where that was deleted and made again while the states were kept, all states are fenced,
+// until the bucket LOWTIDE_STATE is deleted too and they are made anew from the stream.
+var ErrFenced = fmt.Errorf("the partition is another's by now: %w", ownership.ErrLost)
 
 const (
 	uploadWait = time.Minute // for one checkpoint
@@ -120,7 +124,7 @@ func (h *hold) save(ctx context.Context, s image) error {
 		}
 		revision = at // an earlier try of ours that nobody heard of, or the bucket was emptied
 	}
-	h.discard(ctx, e)
+	// The blob stays: of a replicated bucket one may read what was, and the entry may name it by now. If it does not, it is swept.
 	return fmt.Errorf("save partition %d: %w", h.partition, errRaced)
 }
 

@@ -26,7 +26,7 @@ func judges(t testing.TB, js jetstream.JetStream) *Judges {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all.pace = pace{beat: 20 * time.Millisecond, save: 100 * time.Millisecond, idle: 50 * time.Millisecond, stall: 300 * time.Millisecond, look: 50 * time.Millisecond, share: time.Hour, sweep: time.Hour}
+	all.pace = pace{beat: 20 * time.Millisecond, save: 100 * time.Millisecond, idle: 50 * time.Millisecond, stall: time.Second, look: 50 * time.Millisecond, share: time.Hour, sweep: time.Hour}
 	return all
 }
 

@@ -194,7 +194,9 @@ func (p *partition) advise(ctx context.Context) {
 func (p *partition) put(ctx context.Context, f *event.Finding) bool {
 	for _, one := range p.judge.inherited(f) {
 		if err := p.verdicts.Put(ctx, one); err != nil {
-			p.log.Warn("verdict not written", "incident", f.Incident, "error", err)
+			if ctx.Err() == nil {
+				p.log.Warn("verdict not written", "incident", f.Incident, "error", err)
+			}
 			return false
 		}
 	}

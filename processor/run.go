@@ -108,7 +108,7 @@ func (all *Judges) Run(ctx context.Context, number int, fence uint64) error {
 	err := p.begin(ctx, fence)
 	if err == nil && ctx.Err() == nil {
 		// Spread over the time between two checkpoints, so that not all partitions upload at once.
-		if !p.saving.due.After(time.Time{}) {
+		if p.saving.due.IsZero() {
 			p.saving.due = p.now().Add(p.pace.save * time.Duration(number%event.PartitionCount+1) / event.PartitionCount)
 		}
 		if p.saving.fresh.IsZero() {

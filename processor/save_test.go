@@ -173,7 +173,7 @@ func TestACutRecordingIsJudgedAsItWas(t *testing.T) {
 			for _, ticked := range []bool{false, true} {
 				want := newTrial(t, builtin(t))
 				want.play(events, ticked)
-				cuts := cutAt(random, len(events), 12)
+				cuts := cutAt(random, len(events), 8)
 				got := newTrial(t, builtin(t))
 				got.play(events, ticked, cuts...)
 				want.judge.Flush()
@@ -228,7 +228,7 @@ func TestACutChaosIsJudgedAsItWas(t *testing.T) {
 				events := newChaos(seed, 6000)
 				want := newTrial(t, pack)
 				want.play(events, seed%2 == 0)
-				cuts := cutAt(rand.New(rand.NewPCG(seed, 5)), len(events), 60)
+				cuts := cutAt(rand.New(rand.NewPCG(seed, 5)), len(events), 30)
 				got := newTrial(t, pack)
 				got.play(events, seed%2 == 0, cuts...)
 				if likewise(t, got, want); t.Failed() {

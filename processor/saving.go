@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"lowtide/processor/broker"
 )
 
 const (
@@ -253,9 +255,14 @@ func (p *partition) finish(ctx context.Context) error {
 			return nil
 		}
 	}
-	if newest != nil && at <= p.saving.saved {
+	switch {
+	case newest != nil && at == p.saving.saved:
 		if err := newest.DoubleAck(ctx); err != nil {
 			p.log.Debug("last acknowledgement got no answer", "error", err)
+		}
+	case p.saving.saved > 0: // the newest came from the stream itself, and there is no message to acknowledge it by
+		if err := broker.Rewind(ctx, p.js, p.number, p.saving.saved+1); err != nil {
+			p.log.Debug("the consumer stays where it is", "error", err)
 		}
 	}
 	return nil

@@ -169,13 +169,15 @@ func (r *run) watch(ctx context.Context) {
 			if seconds := now.Sub(before.at).Seconds(); !before.at.IsZero() && seconds > 0 && info.State.LastSeq >= before.last {
 				rate = float64(info.State.LastSeq-before.last) / seconds
 			}
+			// Of the look before: the consumer may not have heard yet of what the stream took a moment ago.
+			clear := before.last
 			before.at, before.last = now, info.State.LastSeq
 			losing := false
 			r.gauge.with(func() {
 				g := r.gauge
 				g.looked, g.first = now, info.State.FirstSeq
 				if g.pending = pending; known && pending == 0 && stored == g.storedTo {
-					g.clear = info.State.LastSeq
+					g.clear = clear
 				}
 				g.left = secondsLeft(info, stored, g.oldest, rate, now)
 				losing = info.State.FirstSeq > stored+1 && pending > 0

@@ -44,7 +44,7 @@ func keptAsRefused(m *memory) (refused int) {
 // Of 60 ticks in one block three rows are refused: the others are stored, the three are kept as events with all they held, once, also when
 // the storer is killed at any step of taking the block apart.
 func TestRefusedRowsAreKeptAndHoldNothingUp(t *testing.T) {
-	for seed := range uint64(6) {
+	for seed := range uint64(3) {
 		_, _, js := brokertest.Start(t)
 		f := fleetOf{t, js}
 		random := rand.New(rand.NewPCG(seed, 3))

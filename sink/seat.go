@@ -29,6 +29,7 @@ var (
 	errStalled = errors.New("the broker says that messages wait and gives none; the reader is made anew")
 	// A stream that lost its tail gives the same sequences out again.
 	errRewound = errors.New("the stream ends before what is stored of it")
+	errOther   = errors.New("the planned block has other messages by now")
 )
 
 // run stores one seat. Whatever fails, the broker's entry is read again and says where to go on, so that there is one way to recover.
@@ -126,8 +127,7 @@ func (r *run) serve(ctx context.Context) error {
 }
 
 func (r *run) open(ctx context.Context) error {
-	info, err := r.source.look(ctx)
-	if err != nil {
+	if _, err := r.source.look(ctx); err != nil {
 		return err
 	}
 	consumer, err := r.source.consumer(ctx, r.number)
@@ -152,6 +152,11 @@ func (r *run) open(ctx context.Context) error {
 		r.fence = r.ledger.plan.Fence // who came after has a higher one
 	}
 	r.stored = r.ledger.plan.Stored
+	// Only now, when nobody else stores any more: what was read before may be older than what is stored.
+	info, err := r.source.look(ctx)
+	if err != nil {
+		return err
+	}
 	if last := info.State.LastSeq; last < r.stored {
 		if err := r.rewind(ctx, last); err != nil {
 			return err
@@ -169,7 +174,7 @@ func (r *run) open(ctx context.Context) error {
 
 // rewind begins again where the stream ends, under tokens that were not used before.
 func (r *run) rewind(ctx context.Context, last uint64) error {
-	r.log.Error("the broker lost what it had acknowledged and the store has; what comes now under the same sequences is stored", "stored", r.stored, "stream_ends", last)
+	r.log.Error("the stream has other messages than those that were stored or planned, as a broker that lost its end would; what is there now is stored", "stored", r.stored, "from", last+1)
 	next := r.ledger.plan
 	next.Stored, next.Block, next.Epoch = last, nil, next.Epoch+1
 	if err := r.ledger.write(ctx, next); err != nil {
@@ -183,6 +188,10 @@ func (r *run) rewind(ctx context.Context, last uint64) error {
 func (r *run) recover(ctx context.Context) error {
 	if b := r.ledger.plan.Block; b != nil {
 		block, err := r.rebuild(ctx, b)
+		if errors.Is(err, errOther) {
+			// What the broker now has under these sequences was not planned, and goes in under tokens of its own: rather twice than never.
+			return errors.Join(err, r.rewind(ctx, r.stored))
+		}
 		if err != nil {
 			return err
 		}
@@ -227,7 +236,7 @@ func (r *run) rebuild(ctx context.Context, b *bounds) (Block, error) {
 		r.gauge.lose(uint64(missing))
 		r.log.Error("messages fell out of the stream before their block was known to be stored", "block", block.Token, "lost", missing)
 	} else if sum != b.Sum {
-		return Block{}, fmt.Errorf("rebuild block %d-%d: %d messages with checksum %x, planned were %d with %x", b.First, b.Last, len(block.Messages), sum, b.Count, b.Sum)
+		return Block{}, fmt.Errorf("rebuild block %d-%d: %w: %d with checksum %x, planned were %d with %x", b.First, b.Last, errOther, len(block.Messages), sum, b.Count, b.Sum)
 	}
 	if len(block.Messages) > 0 {
 		r.gauge.holds(block.Messages[0].Time)

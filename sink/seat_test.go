@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lowtide/event"
+	"lowtide/processor/broker"
 	"lowtide/processor/broker/brokertest"
 )
 
@@ -130,6 +131,49 @@ func TestOfTwoOwnersOneStops(t *testing.T) {
 	}
 }
 
+// late does something before it opens a bucket.
+type late struct {
+	jetstream.JetStream
+	before func()
+}
+
+func (l *late) KeyValue(ctx context.Context, bucket string) (jetstream.KeyValue, error) {
+	l.before()
+	return l.JetStream.KeyValue(ctx, bucket)
+}
+
+// The former owner stores on while the next one opens: what that read of the stream before is old, and no sign that the broker lost anything.
+func TestFormerOwnerStoresUntilTheSeatIsTaken(t *testing.T) {
+	_, _, js := brokertest.Start(t)
+	f := fleetOf{t, js}
+	seat := laneOf(t, js, f.publish(f.message("gpu-1", 1)))
+	store := newMemory()
+	former := NewStorer(js, store, nil)
+	former.linger = 20 * time.Millisecond
+	ended := make(chan error, 1)
+	go func() { ended <- former.Run(t.Context(), seat, 7) }()
+	await(t, store.when(hostTick("gpu-1", 1)), "the first")
+	_, end := begin(t, &late{js, sync.OnceFunc(func() {
+		for n := uint64(2); n <= 4; n++ {
+			f.publish(f.message("gpu-1", n))
+			await(t, store.when(hostTick("gpu-1", n)), "what the former owner stores")
+		}
+	})}, store, seat, 8, nil)
+	if err := <-ended; !errors.Is(err, ErrFenced) {
+		t.Errorf("the former owner: %v, want ErrFenced", err)
+	}
+	f.publish(f.message("gpu-1", 5))
+	await(t, store.when(hostTick("gpu-1", 5)), "what the next owner stores")
+	if err := end(); err != nil {
+		t.Error(err)
+	}
+	for name, n := range store.rows {
+		if n != 1 {
+			t.Errorf("%s is there %d times", name, n)
+		}
+	}
+}
+
 // What falls out of the stream before it is stored is counted: 6 to 15 of a host whose 1 to 5 were stored; and a block that was planned.
 func TestLossIsCounted(t *testing.T) {
 	_, _, js := brokertest.Start(t)
@@ -184,6 +228,39 @@ func TestLossIsCounted(t *testing.T) {
 	}
 	if got := metric(t, s, "lowtide_store_lost_messages_total"); got != 5 {
 		t.Errorf("%v lost of a planned block, want 5", got)
+	}
+}
+
+// A plan whose messages are others by now, as when the broker lost the end of its stream, does not hold the seat up: what is there is stored.
+func TestPlanOfOtherMessagesIsGivenUp(t *testing.T) {
+	_, _, js := brokertest.Start(t)
+	f := fleetOf{t, js}
+	seat := laneOf(t, js, f.publish(f.message("gpu-1", 1)))
+	at := f.publish(f.message("gpu-1", 2))
+	stream, err := js.Stream(t.Context(), event.StreamEvents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bucket, err := js.KeyValue(t.Context(), broker.BucketBlocks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := newSource(js, seat)
+	if _, err := source.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf(`{"version":1,"stream":%q,"stored":0,"block":{"first":1,"last":%d,"count":1,"sum":5}}`, source.identity, at)
+	if _, err := bucket.Put(t.Context(), fmt.Sprint("block.", seat), []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	store := newMemory()
+	_, end := begin(t, js, store, seat, 0, nil)
+	await(t, store.when(hostTick("gpu-1", 2)), "what is in the stream")
+	if err := end(); err != nil {
+		t.Fatal(err)
+	}
+	if token := store.tried[0]; !strings.Contains(token, ":1:1-") || stream.CachedInfo().State.LastSeq != at {
+		t.Errorf("stored under %s, want another epoch", token)
 	}
 }
 

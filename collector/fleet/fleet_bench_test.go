@@ -44,5 +44,5 @@ func BenchmarkTick(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.ReportMetric((after - before).Seconds()*1e6/float64(samples), "cpu-µs/worker-sample")
+	b.ReportMetric((after-before).Seconds()*1e6/float64(samples), "cpu-µs/worker-sample")
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -58,7 +59,7 @@ func (t *summary) add(r *result) {
 	}
 	for name, all := range r.Accidents {
 		for _, said := range all {
-			t.Accidents[strings.TrimRight(name, "0123456789")+": "+strings.TrimPrefix(said, "error: ")]++
+			t.Accidents[strings.TrimRight(name, "0123456789")+": "+alike(said)]++
 		}
 	}
 	for _, n := range r.Events {
@@ -129,3 +130,11 @@ func (c *command) print(out io.Writer, r *result) {
 	}
 	fmt.Fprintf(out, "  again: go run ./deploy/fault --seed %d; what it left: %s\n", r.Seed, r.Folder)
 }
+
+// alike leaves out of an error what tells one run from another, so that the same ones are counted together.
+func alike(said string) string {
+	said = particular.ReplaceAllString(strings.TrimPrefix(said, "error: "), "N")
+	return said[:min(len(said), 90)]
+}
+
+var particular = regexp.MustCompile(`[0-9]+(\.[0-9]+)*(:[0-9]+)?`)

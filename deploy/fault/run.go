@@ -16,7 +16,7 @@ import (
 const (
 	stopGrace = 25 * time.Second // for a process to end in order
 	lookEvery = time.Second
-	coldWait  = 4 * time.Second
+	coldWait  = 3 * time.Second
 )
 
 // result is what became of one run.
@@ -229,7 +229,10 @@ func (r *runner) end(ctx context.Context, w *world, s *state, told func(string))
 		if err := w.processors[0].start(); err != nil {
 			return nil, err
 		}
-		pause(ctx, coldWait)
+		if err := w.processors[0].readied(ctx); err != nil {
+			problems = append(problems, "after a cold start: "+err.Error())
+		}
+		pause(ctx, coldWait) // what it would do too much, it does now
 		if err := w.processors[0].stop(stopGrace); err != nil {
 			problems = append(problems, err.Error())
 		}

@@ -44,6 +44,7 @@ type judging struct {
 	*child
 	broker paths
 	store  *storeProxy
+	health string // where it answers /readyz
 }
 
 // node is one server of the broker.
@@ -210,7 +211,12 @@ func (w *world) addProcessor(i int) error {
 		return err
 	}
 	w.closers = append(w.closers, p.store.close)
-	args := []string{"process", "--nats", p.broker.url("processor"), "--clickhouse", p.store.address(), "--user", engine.RoleWriter,
+	port, err := freePort()
+	if err != nil {
+		return err
+	}
+	p.health = "127.0.0.1:" + strconv.Itoa(port)
+	args := []string{"process", "--metrics-listen", p.health, "--nats", p.broker.url("processor"), "--clickhouse", p.store.address(), "--user", engine.RoleWriter,
 		"--slack-channel", "C1", "--slack-url", w.slack.address()}
 	if len(w.nodes) > 1 {
 		args = append(args, "--replicas", strconv.Itoa(min(len(w.nodes), 3)))
@@ -223,13 +229,35 @@ func (w *world) addProcessor(i int) error {
 	return p.start()
 }
 
+// readied waits until a processor says that it does its work.
+func (p *judging) readied(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 40*time.Second, errors.New(p.name+" does not become ready"))
+	defer cancel()
+	return until(ctx, 200*time.Millisecond, func() (bool, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.health+"/readyz", nil)
+		if err != nil {
+			return false, err
+		}
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return false, err
+		}
+		defer answer.Body.Close()
+		if answer.StatusCode != http.StatusOK {
+			text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
+			return false, fmt.Errorf("%s: %s", answer.Status, strings.TrimSpace(string(text)))
+		}
+		return true, nil
+	})
+}
+
 func (w *world) secret() (string, error) {
 	return engine.ReadPassword(filepath.Join(w.folder, "engine", engine.RoleWriter+".password"))
 }
 
 // streams waits until a processor has made what the collectors publish to.
 func (w *world) streams(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, 40*time.Second, errors.New("the processors do not make the streams"))
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errors.New("the processors do not make the streams"))
 	defer cancel()
 	return until(ctx, 100*time.Millisecond, func() (bool, error) {
 		conn, js, err := w.dial()

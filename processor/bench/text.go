@@ -11,7 +11,7 @@ import (
 func (r *Result) Write(to io.Writer) error {
 	out := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	line := func(form string, args ...any) { fmt.Fprintf(out, form+"\n", args...) }
-	line("fleet\t%d hosts, %d workers, %s; event time ran %.0f times as fast as the clock, the broker's time is real", r.Hosts, r.Workers, r.asked(), r.EventPace)
+	line("fleet\t%d hosts, %d workers, %s; event time ran %.1f times as fast as the clock, the broker's time is real", r.Hosts, r.Workers, r.asked(), r.EventPace)
 	line("measured\t%.0f s after %.0f s of warm-up, %d CPUs for everything, the simulated hosts included", r.Seconds, r.WarmSeconds, r.CPUs)
 	line("")
 	line("worker-samples/s\t%s\tjudged and stored", count(r.PerSecond))

@@ -5,6 +5,7 @@ CREATE TABLE IF NOT EXISTS {database}.worker_minute_rollup (
     gpu_uuid LowCardinality(String),
     minute DateTime('UTC') CODEC(DoubleDelta, ZSTD(1)),
     slot SimpleAggregateFunction(max, String) CODEC(ZSTD(1)),
+    instance_hash SimpleAggregateFunction(max, UInt64) CODEC(ZSTD(1)),
     pid SimpleAggregateFunction(max, Int64) CODEC(ZSTD(1)),
     start_time SimpleAggregateFunction(max, Nullable(DateTime64(9, 'UTC'))) CODEC(ZSTD(1)),
     model SimpleAggregateFunction(max, String) CODEC(ZSTD(1)),

@@ -3,6 +3,7 @@ CREATE TABLE IF NOT EXISTS {database}.instance_minute_rollup (
     host LowCardinality(String),
     instance String CODEC(ZSTD(1)),
     minute DateTime('UTC') CODEC(DoubleDelta, ZSTD(1)),
+    instance_hash SimpleAggregateFunction(max, UInt64) CODEC(ZSTD(1)),
     model SimpleAggregateFunction(max, String) CODEC(ZSTD(1)),
     release SimpleAggregateFunction(max, String) CODEC(ZSTD(1)),
     running_most SimpleAggregateFunction(max, Nullable(UInt64)) CODEC(T64, ZSTD(1)),

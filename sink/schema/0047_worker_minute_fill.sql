@@ -1,6 +1,7 @@
 CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.worker_minute_fill TO {database}.worker_minute_rollup AS
 SELECT
-    cluster, host, worker_key, gpu_uuid, toStartOfMinute(time) AS minute, slot, pid, start_time, model, release, pod,
+    cluster, host, worker_key, gpu_uuid, toStartOfMinute(time) AS minute, slot,
+    cityHash64(substring(slot, 1, length(slot) - position(reverse(slot), '/'))) AS instance_hash, pid, start_time, model, release, pod,
     toInt64(allocated_bytes) AS live_least_bytes, live_least_bytes AS live_most_bytes,
     toInt64(active_bytes) - toInt64(allocated_bytes) AS awaiting_least_bytes, toInt64(reserved_bytes) - toInt64(active_bytes) AS cached_least_bytes,
     toInt64(reserved_bytes) AS reserved_least_bytes, reserved_least_bytes AS reserved_most_bytes,

@@ -1,7 +1,7 @@
 CREATE OR REPLACE VIEW {database}.memory_minutes AS
 SELECT
     r.minute AS minute, r.cluster AS cluster, r.host AS host, r.worker_key AS worker_key, r.gpu_uuid AS gpu_uuid,
-    max(r.slot) AS slot, max(r.pid) AS pid, max(r.start_time) AS start_time, max(r.model) AS model, max(r.release) AS release,
+    max(r.slot) AS slot, max(r.instance_hash) AS instance_hash, max(r.pid) AS pid, max(r.start_time) AS start_time, max(r.model) AS model, max(r.release) AS release,
     min(r.live_least_bytes) AS live_bytes, min(r.awaiting_least_bytes) AS awaiting_bytes, min(r.cached_least_bytes) AS cached_bytes,
     min(r.reserved_least_bytes) AS reserved_bytes, min(r.used_least_bytes) AS used_bytes, used_bytes - reserved_bytes AS outside_bytes,
     min(r.anon_least_bytes) AS anon_bytes, coalesce(min(r.pinned_allocated_least_bytes), min(r.pinned_kernel_least_bytes)) AS pinned_bytes,

@@ -11,7 +11,17 @@ SELECT
 FROM {database}.memory_minutes(since = {since:DateTime64(3, 'UTC')}, until = {until:DateTime64(3, 'UTC')},
     worker = {worker:String}, slot = {slot:String}, host = {host:String}, release = {release:String}) AS w
 LEFT JOIN (
-    SELECT cityHash64(instance) AS instance_hash, * FROM {database}.load_minutes(since = {since:DateTime64(3, 'UTC')}, until = {until:DateTime64(3, 'UTC')},
-        worker = {worker:String}, slot = {slot:String}, host = {host:String})
-) AS e ON e.instance_hash = cityHash64(substring(w.slot, 1, length(w.slot) - position(reverse(w.slot), '/'))) AND e.minute = w.minute
+    SELECT
+        r.instance_hash AS instance_hash, r.minute AS minute, max(r.running_most) AS running, max(r.waiting_most) AS waiting, max(r.kv_usage_most) AS kv_usage,
+        max(r.ttft_p95_most_seconds) AS ttft_p95_seconds, max(r.itl_p95_most_seconds) AS itl_p95_seconds, max(r.preemptions_total) AS preemptions_total,
+        max(r.finished_total) AS finished_total, max(r.aborted_total) AS aborted_total, max(r.errors_total) AS errors_total
+    FROM {database}.instance_minute_rollup AS r
+    WHERE r.minute >= toStartOfMinute({since:DateTime64(3, 'UTC')}) AND r.minute < {until:DateTime64(3, 'UTC')}
+        AND ({host:String} = '' OR r.host = {host:String}) AND ({slot:String} = '' OR r.host = splitByChar('/', {slot:String})[2])
+        AND ({worker:String} = '' OR r.host IN (
+            SELECT n.host FROM {database}.worker_hour_rollup AS n
+            WHERE {worker:String} != '' AND n.hour >= toStartOfHour({since:DateTime64(3, 'UTC')}) AND n.hour < {until:DateTime64(3, 'UTC')}
+                AND (position(n.slot, {worker:String}) > 0 OR position(n.pod, {worker:String}) > 0 OR toString(n.pid) = {worker:String})))
+    GROUP BY r.instance_hash, r.minute
+) AS e ON e.instance_hash = w.instance_hash AND e.minute = w.minute
 COMMENT 'one row per worker, card and minute: the lowest memory and the highest load of the minute'

@@ -9,9 +9,9 @@ INNER JOIN (
     SELECT w.*, e.running AS running
     FROM {database}.memory_minutes(since = {since:DateTime64(3, 'UTC')}, until = {until:DateTime64(3, 'UTC')}, worker = '', slot = '', host = {host:String}, release = '') AS w
     LEFT JOIN (
-        SELECT * FROM {database}.load_minutes(since = {since:DateTime64(3, 'UTC')}, until = {until:DateTime64(3, 'UTC')}, worker = '', slot = '', host = {host:String})
+        SELECT *, cityHash64(instance) AS instance_hash FROM {database}.load_minutes(since = {since:DateTime64(3, 'UTC')}, until = {until:DateTime64(3, 'UTC')}, worker = '', slot = '', host = {host:String})
         WHERE (cluster, host) IN (SELECT cluster, host FROM {database}.ooms(since = {since:DateTime64(3, 'UTC')}, until = {until:DateTime64(3, 'UTC')}))
-    ) AS e ON e.instance = substring(w.slot, 1, length(w.slot) - position(reverse(w.slot), '/')) AND e.minute = w.minute
+    ) AS e ON e.instance_hash = w.instance_hash AND e.minute = w.minute
     WHERE (w.cluster, w.host) IN (SELECT cluster, host FROM {database}.ooms(since = {since:DateTime64(3, 'UTC')}, until = {until:DateTime64(3, 'UTC')}))
 ) AS m ON m.cluster = o.cluster AND m.host = o.host
 WHERE m.minute >= toStartOfMinute(o.time) - INTERVAL 10 MINUTE AND m.minute <= o.time + INTERVAL 10 MINUTE
