@@ -59,7 +59,7 @@ func TestDocumentedCommandsExist(t *testing.T) {
 	}
 }
 
-// The unit and the DaemonSet start the agent with flags that exist, and mount what the sources read.
+// The units and the DaemonSet start what they say with flags that exist, and mount what the sources read.
 func TestDeployStartsTheAgent(t *testing.T) {
 	unit, err := os.ReadFile("deploy/lowtide-collect.service")
 	if err != nil {
@@ -70,6 +70,14 @@ func TestDeployStartsTheAgent(t *testing.T) {
 		t.Fatal("the unit starts something else")
 	}
 	known(t, "unit", strings.Fields(string(start[1])))
+	unit, err = os.ReadFile("deploy/lowtide-process.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if start = regexp.MustCompile(`(?m)^ExecStart=/usr/local/bin/lowtide (.*)$`).FindSubmatch(unit); start == nil {
+		t.Fatal("the unit of the processor starts something else")
+	}
+	known(t, "unit of the processor", strings.Fields(string(start[1])))
 	text, err := os.ReadFile("deploy/collect-daemonset.yaml")
 	if err != nil {
 		t.Fatal(err)

@@ -7,11 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -128,8 +131,9 @@ func TestEndToEnd(t *testing.T) {
 	slack, api := newWorkspace(t)
 	data := t.TempDir()
 	t.Setenv("LOWTIDE_SLACK_TOKEN", "xoxb-test")
+	metrics := freeAddress(t)
 	up := &UpCommand{
-		Data: data, Listen: "127.0.0.1:0", Cluster: "local", Metrics: "off", Stretch: 1, Sensors: collector.Sensors{Interval: time.Second, NVMLInterval: time.Second}, announcing: announcing{SlackChannel: "C1", SlackURL: api},
+		Data: data, Listen: "127.0.0.1:0", Cluster: "local", Metrics: metrics, Stretch: 1, Sensors: collector.Sensors{Interval: time.Second, NVMLInterval: time.Second}, announcing: announcing{SlackChannel: "C1", SlackURL: api},
 		Recording: []string{"collector/demo/leak.ndjson.gz", "testdata/healthy.ndjson.gz"},
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
@@ -195,8 +199,63 @@ func TestEndToEnd(t *testing.T) {
 	if err := (&MarkCommand{Kind: "deploy", Note: "a test", Data: data, Stdout: &said}).Run(ctx); err != nil || !strings.Contains(said.String(), "deploy lab/h200-a-leak") {
 		t.Errorf("mark says %q (%v)", said.String(), err)
 	}
+	if text := fetch(t, "http://"+metrics+"/readyz"); text != "ok\n" {
+		t.Errorf("/readyz: %s", text)
+	}
+	shown := fetch(t, "http://"+metrics+"/metrics")
+	for _, name := range alertMetrics(t) {
+		if !strings.Contains(shown, "\n"+name+"{") && !strings.Contains(shown, "\n"+name+" ") {
+			t.Errorf("deploy/alerts.yaml names %s, which nothing shows", name)
+		}
+	}
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("up ended with %v", err)
 	}
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func fetch(t *testing.T, address string) string {
+	t.Helper()
+	answer, err := http.Get(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// alertMetrics are the metrics that the Prometheus alerts and the tables of docs/pipeline.md name whole.
+func alertMetrics(t *testing.T) []string {
+	t.Helper()
+	found := map[string]bool{}
+	for _, path := range []string{"deploy/alerts.yaml", "docs/pipeline.md"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range regexp.MustCompile(`\blowtide_[a-z_]+[a-z]\b`).FindAllString(string(text), -1) {
+			found[name] = true
+		}
+	}
+	// Of a judge that lags, and of a collector's spool: neither is here.
+	delete(found, "lowtide_judge_retention_margin_messages")
+	delete(found, "lowtide_spool")
+	if len(found) < 12 {
+		t.Errorf("only %d metrics are named", len(found))
+	}
+	return slices.Sorted(maps.Keys(found))
 }

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"syscall"
 )
@@ -53,14 +51,6 @@ func (d *disk) free() error { return os.Remove(d.filler()) }
 func (d *disk) close() error {
 	if err := syscall.Unmount(d.folder, syscall.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount %s: %w", d.folder, err)
-	}
-	return nil
-}
-
-func compile(ctx context.Context, to, what string) error {
-	command := exec.CommandContext(ctx, "go", "build", "-o", to, what)
-	if text, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w\n%s", what, err, text)
 	}
 	return nil
 }

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"lowtide/collector/spool"
 	"lowtide/event"
 )
 
@@ -183,44 +180,4 @@ func (w *world) fillSpool(ctx context.Context, c *playing, d time.Duration) erro
 	}
 	pause(ctx, d)
 	return c.disk.free()
-}
-
-// keepSpool copies what a killed collector left on disk: every message in it must reach the broker.
-func (c *playing) keepSpool(folder string) error {
-	if c.spool == "off" {
-		return nil
-	}
-	to := filepath.Join(folder, fmt.Sprintf("%s-left%d", c.part.name, c.life))
-	if err := os.CopyFS(to, os.DirFS(c.spool)); err != nil {
-		return fmt.Errorf("copy the spool: %w", err)
-	}
-	_ = os.Remove(filepath.Join(to, filepath.Base((&disk{}).filler())))
-	c.copies = append(c.copies, to)
-	return nil
-}
-
-// left returns the ids of the messages in a copy of a spool.
-func left(folder string) (ids []string, err error) {
-	s, err := spool.Open(spool.Options{Folder: folder, MaxBytes: 64 << 20})
-	if err != nil {
-		return nil, fmt.Errorf("read the spool that was left: %w", err)
-	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	for _, name := range []string{"samples", "urgent"} {
-		lane := s.Lane(name)
-		for {
-			record, err := lane.Head()
-			if err != nil {
-				return ids, fmt.Errorf("read the spool that was left: %w", err)
-			}
-			if record == nil {
-				break
-			}
-			ids = append(ids, record.ID)
-			if err := lane.Pop(); err != nil {
-				return ids, fmt.Errorf("read the spool that was left: %w", err)
-			}
-		}
-	}
-	return ids, nil
 }

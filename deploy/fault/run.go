@@ -126,7 +126,7 @@ func (r *runner) disturb(ctx context.Context, w *world, res *result, told func(s
 	}
 	res.Drained = time.Since(healed).Seconds()
 	if len(s.Problems) == 0 {
-		if s, err = r.end(ctx, w, s, told); err != nil {
+		if s, err = r.end(ctx, w, told); err != nil {
 			return err
 		}
 	}
@@ -205,7 +205,7 @@ func (r *runner) settle(ctx context.Context, w *world, l *ledger, told func(stri
 }
 
 // end stops everything in order, and looks again: an orderly end and a start after it change nothing.
-func (r *runner) end(ctx context.Context, w *world, s *state, told func(string)) (*state, error) {
+func (r *runner) end(ctx context.Context, w *world, told func(string)) (*state, error) {
 	var problems []string
 	for _, p := range w.processors {
 		if err := p.stop(stopGrace); err != nil {
@@ -238,7 +238,8 @@ func (r *runner) end(ctx context.Context, w *world, s *state, told func(string))
 		}
 		told("a processor was started and ended once more")
 	}
-	if s, err = w.look(ctx, newLedger(r.pack), false); err != nil {
+	s, err := w.look(ctx, newLedger(r.pack), false)
+	if err != nil {
 		return nil, err
 	}
 	for _, problem := range s.Problems {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -19,25 +18,6 @@ import (
 	"lowtide/processor/broker"
 	"lowtide/sink/engine"
 )
-
-// binaries are what a run starts.
-type binaries struct{ lowtide, nats, library, config string }
-
-// playing is a collector and what it plays.
-type playing struct {
-	*child
-	proxy  paths
-	tap    *tap
-	part   *part
-	spool  string // its folder; "off" keeps events in memory
-	disk   *disk  // nil unless the spool has a file system of its own
-	next   int    // first event of the next life
-	begun  time.Time
-	life   int
-	dead   int // events that were still to be played when it was killed
-	copies []string
-	shift  func(time.Time) time.Duration
-}
 
 // judging is a processor with its own ways to the broker and to the store.
 type judging struct {
@@ -297,59 +277,6 @@ func (w *world) dialAs(user string) (*nats.Conn, error) {
 	return conn, nil
 }
 
-func (w *world) addCollector(one *part) error {
-	c := &playing{part: one, spool: "off", tap: newTap()}
-	i := len(w.collectors)
-	var err error
-	if c.proxy, err = newPaths(w.nodeAddresses(), c.tap); err != nil {
-		return err
-	}
-	w.closers = append(w.closers, c.proxy.close)
-	if i%3 != 2 { // two of three have a spool
-		c.spool = filepath.Join(w.folder, one.name+"-spool")
-	}
-	if c.spool != "off" && w.plan.has(DiskSpool) {
-		if c.disk, err = mountDisk(c.spool, spoolDisk); err != nil {
-			return err
-		}
-		w.closers = append(w.closers, c.disk.close)
-	}
-	ticks := max(1, len(one.events)/playChunk)
-	w.pace = max(100*time.Millisecond, (w.plan.Play / time.Duration(ticks)).Round(10*time.Millisecond))
-	args := func() []string {
-		return []string{"collect", "--nats", c.proxy.url("collector"), "--cluster", "lab", "--host", one.name, "--metrics-listen", "off",
-			"--recording", w.feedPath(c), "--shift", c.shift(time.Now()).String(), "--interval", w.pace.String(), "--spool-dir", c.spool, "--spool-max", "16MiB"}
-	}
-	if c.child, err = newChild(w.folder, one.name, w.bins.lowtide, nil, args); err != nil {
-		return err
-	}
-	c.onStart = func() { c.begun = time.Now() }
-	w.collectors = append(w.collectors, c)
-	return nil
-}
-
-func (w *world) feedPath(c *playing) string {
-	return filepath.Join(w.folder, fmt.Sprintf("%s-life%d.ndjson", c.part.name, c.life))
-}
-
-// play begins a life of a collector at the event that comes next. What was being played when the one before was killed, and that no
-// broker had and no spool, is lost with it: that is no fault, since nobody said that it was kept.
-func (w *world) play(c *playing) error {
-	c.life++
-	var err error
-	if c.shift, err = c.part.write(w.feedPath(c), c.next, c.life); err != nil {
-		return err
-	}
-	return c.start()
-}
-
-// broken kills a collector, and notes how far it can have come.
-func (w *world) broken(c *playing) {
-	c.kill()
-	ticks := int(time.Since(c.begun)/w.pace) + 2
-	c.next = min(c.next+ticks*playChunk, len(c.part.events)-1)
-}
-
 // query asks the engine itself as its writer, and returns the answer as text.
 func (w *world) query(ctx context.Context, text string) (string, error) {
 	secret, err := w.secret()
@@ -411,28 +338,4 @@ func freePort() (int, error) {
 	}
 	defer listener.Close()
 	return listener.Addr().(*net.TCPAddr).Port, nil
-}
-
-// build compiles what a run starts, unless it was named.
-func build(ctx context.Context, folder, lowtide string) (binaries, error) {
-	b := binaries{lowtide: lowtide, nats: filepath.Join(folder, "nats-server")}
-	var err error
-	if b.config, err = filepath.Abs("deploy/nats.conf"); err != nil {
-		return b, err
-	}
-	if _, err := os.Stat(b.config); err != nil {
-		return b, fmt.Errorf("%w\nhint: run it from the root of the repository: go run ./deploy/fault", err)
-	}
-	if b.library, err = engine.FindLibrary(""); err != nil {
-		return b, err
-	}
-	if err := compile(ctx, b.nats, "github.com/nats-io/nats-server/v2"); err != nil {
-		return b, err
-	}
-	if lowtide == "" {
-		b.lowtide = filepath.Join(folder, "lowtide")
-		return b, compile(ctx, b.lowtide, ".")
-	}
-	b.lowtide, err = filepath.Abs(lowtide)
-	return b, err
 }
