@@ -24,6 +24,18 @@ type part struct {
 
 func newParts() *parts { return &parts{ended: make(chan error, 16)} }
 
+// lead starts the parts, waits until ctx ends or one of them fails, and stops them. An end that was asked for while they started is no error.
+func (p *parts) lead(ctx context.Context, start func() error) error {
+	err := start()
+	switch {
+	case err == nil:
+		err = p.wait(ctx)
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		err = nil
+	}
+	return errors.Join(err, p.stop())
+}
+
 // run starts a part that ends when its context does. An end before that, with or without an error, ends all.
 func (p *parts) run(name string, body func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -69,11 +68,7 @@ type ProcessCommand struct {
 func (c *ProcessCommand) Run(ctx context.Context) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	all := newParts()
-	err := c.start(ctx, all, log)
-	if err == nil {
-		err = all.wait(ctx)
-	}
-	return errors.Join(err, all.stop())
+	return all.lead(ctx, func() error { return c.start(ctx, all, log) })
 }
 
 func (c *ProcessCommand) start(ctx context.Context, all *parts, log *slog.Logger) error {
@@ -96,17 +91,13 @@ func (c *ProcessCommand) start(ctx context.Context, all *parts, log *slog.Logger
 	if err := broker.Ensure(ctx, js, broker.Limits{Replicas: c.Replicas}); err != nil {
 		return err
 	}
-	var store sink.Store
+	var store *sink.ClickHouse
 	if c.ClickHouse != "" {
-		clickhouse, err := sink.Open(ctx, sink.Options{Protocol: c.Protocol, Addr: c.ClickHouse, User: c.User, Password: os.Getenv("LOWTIDE_CLICKHOUSE_PASSWORD"), Log: log})
+		store, err = sink.Open(ctx, sink.Options{Protocol: c.Protocol, Addr: c.ClickHouse, User: c.User, Password: os.Getenv("LOWTIDE_CLICKHOUSE_PASSWORD"), Log: log})
 		if err != nil {
 			return err
 		}
-		all.onStop("store connection", func(context.Context) error { return clickhouse.Close() })
-		if err := clickhouse.Migrate(ctx); err != nil {
-			return err
-		}
-		store = clickhouse
+		all.onStop("store connection", func(context.Context) error { return store.Close() })
 	} else {
 		log.Warn("nothing is stored: --clickhouse is not set")
 	}

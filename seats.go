@@ -23,7 +23,7 @@ type watching struct {
 	js       jetstream.JetStream
 	pack     *rules.Pack
 	asker    *processor.Asker // nil: no host is asked for evidence
-	store    sink.Store       // nil: nothing is stored
+	store    *sink.ClickHouse // nil: nothing is stored
 	announce notifier.Options
 	alone    bool // the broker is our own
 	log      *slog.Logger
@@ -44,9 +44,11 @@ func (w watching) start(ctx context.Context, all *parts) ([]prometheus.Collector
 		{Name: "notifier", Seats: 1, Work: func(ctx context.Context, _ int, _ uint64) error { return notifier.Run(ctx, w.js, w.announce) }},
 	}
 	if w.store != nil {
-		storer := sink.NewStorer(w.js, w.store, w.log)
-		gather, checks = append(gather, storer), append(checks, exporter.Check{Name: "store", Well: storer.Ready})
-		roles = append(roles, ownership.Role{Name: "store", Seats: sink.StoreSeats, Work: lost(storer.Run, sink.ErrFenced)})
+		storer, tables := sink.NewStorer(w.js, w.store, w.log), newSchema(w.store, w.log)
+		all.run("schema", tables.run)
+		gather = append(gather, storer)
+		checks = append(checks, exporter.Check{Name: "schema", Well: tables.well}, exporter.Check{Name: "store", Well: storer.Ready})
+		roles = append(roles, ownership.Role{Name: "store", Seats: sink.StoreSeats, Work: tables.first(lost(storer.Run, sink.ErrFenced))})
 	}
 	if w.asker != nil {
 		gather = append(gather, w.asker)

@@ -72,11 +72,7 @@ func (c *UpCommand) Run(ctx context.Context) error {
 		fmt.Fprintf(os.Stderr, "\n%s is of an earlier run: an incident that was told then is not told again. See `lowtide status`, or start afresh with --data or without that folder.\n", c.Data)
 	}
 	c.all = newParts()
-	err := c.start(ctx)
-	if err == nil {
-		err = c.all.wait(ctx)
-	}
-	return errors.Join(err, c.all.stop())
+	return c.all.lead(ctx, func() error { return c.start(ctx) })
 }
 
 func (c *UpCommand) start(ctx context.Context) error {
@@ -107,10 +103,7 @@ func (c *UpCommand) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w := watching{js: js, pack: pack, asker: asker, announce: c.notifier(c.log), alone: c.NATS == "", log: c.log}
-	if store != nil {
-		w.store = store
-	}
+	w := watching{js: js, pack: pack, asker: asker, store: store, announce: c.notifier(c.log), alone: c.NATS == "", log: c.log}
 	gather, checks, err := w.start(ctx, c.all)
 	if err != nil {
 		return err
@@ -178,9 +171,6 @@ func (c *UpCommand) store(ctx context.Context) (*sink.ClickHouse, error) {
 		return nil, err
 	}
 	c.all.onStop("store connection", func(context.Context) error { return store.Close() })
-	if err := store.Migrate(ctx); err != nil {
-		return nil, err
-	}
 	c.log.Info("store is ready", "address", "http://"+e.Addr())
 	return store, c.leave("engine.json", map[string]string{"addr": e.Addr()})
 }

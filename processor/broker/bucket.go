@@ -58,13 +58,20 @@ func buckets() []jetstream.KeyValueConfig {
 func ensureBuckets(ctx context.Context, js jetstream.JetStream, limits Limits) error {
 	for _, bucket := range buckets() {
 		bucket.Storage, bucket.Replicas = jetstream.FileStorage, limits.Replicas
-		if _, err := js.CreateOrUpdateKeyValue(ctx, bucket); err != nil {
+		if err := persist(ctx, func(ctx context.Context) error {
+			_, err := js.CreateOrUpdateKeyValue(ctx, bucket)
+			return err
+		}); err != nil {
 			return explain("create bucket "+bucket.Bucket, err)
 		}
 	}
-	if _, err := js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{
+	states := jetstream.ObjectStoreConfig{
 		Bucket: ObjectsState, Description: "Saved states of partitions", TTL: BlobTTL, MaxBytes: limits.StateBytes,
 		Storage: jetstream.FileStorage, Compression: true, Replicas: limits.Replicas,
+	}
+	if err := persist(ctx, func(ctx context.Context) error {
+		_, err := js.CreateOrUpdateObjectStore(ctx, states)
+		return err
 	}); err != nil {
 		return explain("create object store "+ObjectsState, err)
 	}

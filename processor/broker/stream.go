@@ -63,7 +63,7 @@ func Ensure(ctx context.Context, js jetstream.JetStream, limits Limits) error {
 	limits = limits.withDefaults()
 	ctx, cancel := context.WithTimeout(ctx, ensureLimit)
 	defer cancel()
-	if _, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+	if err := ensureStream(ctx, js, jetstream.StreamConfig{
 		Name:        event.StreamEvents,
 		Description: "Batches of the collectors, by partition",
 		Subjects:    []string{publishedEvents},
@@ -78,7 +78,7 @@ func Ensure(ctx context.Context, js jetstream.JetStream, limits Limits) error {
 	}
 	// Old findings go first, although that can lose one: the alternative, refusing new ones, would hold back the page of today for
 	// what the store already has.
-	if _, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+	if err := ensureStream(ctx, js, jetstream.StreamConfig{
 		Name:        event.StreamFindings,
 		Description: "Transitions of incidents",
 		Subjects:    []string{publishedFindings},
@@ -88,4 +88,11 @@ func Ensure(ctx context.Context, js jetstream.JetStream, limits Limits) error {
 		return explain("create stream "+event.StreamFindings, err)
 	}
 	return ensureBuckets(ctx, js, limits)
+}
+
+func ensureStream(ctx context.Context, js jetstream.JetStream, config jetstream.StreamConfig) error {
+	return persist(ctx, func(ctx context.Context) error {
+		_, err := js.CreateOrUpdateStream(ctx, config)
+		return err
+	})
 }
