@@ -2,6 +2,8 @@ package processor
 
 import (
 	"cmp"
+	"math"
+	"math/bits"
 	"slices"
 
 	"lowtide/processor/incident"
@@ -18,6 +20,7 @@ type question struct {
 	proves    bool                // among that what prove sets
 	deciding  []*variable.Reading // parts of it that decided some answer
 	series    []int               // of growers: whose growth the class is; none for other classes
+	grows     uint16              // a bit for each of series
 }
 
 // maxDeciding bounds the parts that are kept for one rule, which all subjects share.
@@ -79,12 +82,15 @@ func newQuestions(all []*rules.Rule, scope string) *questions {
 		}
 		q.all = append(q.all, question{rule: rule, condition: rule.ConditionReads(), beside: variable.NewSet(beside...), asks: asksFor(rule), series: growthSeries[rule.Class],
 			proves: slices.ContainsFunc(beside, func(id variable.ID) bool { return slices.Contains(proofIDs, id) })})
+		for _, series := range q.all[i].series {
+			q.all[i].grows |= 1 << series
+		}
 		if len(q.all[i].series) > 0 {
 			q.growing |= 1 << (i % 32)
 		}
 	}
 	for _, id := range proofIDs {
-		q.proofs |= q.readers[id]
+		q.proofs |= q.readers.Of(id)
 	}
 	return q
 }
@@ -110,6 +116,23 @@ type answers struct {
 	firm    bool   // all were asked since the sample was last settled, so that only what was touched has to be asked again
 	holds   uint32 // those that said true
 	mixed   bool   // the proofs of several series stood in the sample, one after the other
+	open    opened
+}
+
+// opened is what is open at the key that was asked about last. It is looked up anew once anything has opened or ended.
+type opened struct {
+	key   string
+	turn  uint64 // of the tracker
+	all   []*incident.Incident
+	about uint32 // the questions whose class is that of one of them
+}
+
+// look brings what is open at a key up to date.
+func (j *Judge) look(o *opened, q *questions, key string) {
+	if turn := j.incidents.Turn(); o.turn != turn || o.key != key {
+		all := j.incidents.Open(key)
+		*o = opened{key, turn, all, q.about(all)}
+	}
 }
 
 type answer struct {
@@ -120,18 +143,19 @@ type answer struct {
 
 // unmoved says that nothing is to be asked: nothing has changed that a rule reads, none holds, and nothing is open at the key.
 func (j *Judge) unmoved(q *questions, a *answers, s *variable.Sample, key string) bool {
-	return a.firm && a.holds == 0 && s.Concerned(q.readers) == 0 && len(j.incidents.Open(key)) == 0
+	j.look(&a.open, q, key)
+	return a.firm && a.holds == 0 && len(a.open.all) == 0 && s.Concerned(&q.readers) == 0
 }
 
 // ask evaluates the rules that read something that has changed, and observes those that hold or whose class is open at the view's
 // key. Of a healthy subject, of which nothing changed that a rule reads, it costs a look at what has changed. The caller settles the
 // sample once all scopes have asked.
 func (j *Judge) ask(q *questions, a *answers, v *view) {
-	s := v.sample
-	open := j.incidents.Open(v.key)
+	s, open := v.sample, &a.open
+	j.look(open, q, v.key)
 	concerned := ^uint32(0) // whose answers may be others now
 	if a.firm {
-		if concerned = s.Concerned(q.readers); concerned|a.holds == 0 && len(open) == 0 {
+		if concerned = s.Concerned(&q.readers); concerned|a.holds == 0 && len(open.all) == 0 {
 			return
 		}
 	}
@@ -140,7 +164,7 @@ func (j *Judge) ask(q *questions, a *answers, v *view) {
 	}
 	asked := concerned | a.holds // the others have said no, and go on to say it
 	if a.firm {
-		asked |= q.about(open)
+		asked |= open.about
 	}
 	proving, several := false, false
 	if v.w != nil && v.w.called != 0 {
@@ -148,15 +172,13 @@ func (j *Judge) ask(q *questions, a *answers, v *view) {
 		asked |= q.growing
 	}
 	holds := uint32(0)
-	for i := range q.all {
-		if asked>>(i%32)&1 == 0 {
-			continue
-		}
+	for i := next(asked, 0); i < len(q.all); i = next(asked, i+1) {
+		bit := uint32(1) << (i % 32)
 		one, said := &q.all[i], &a.results[i]
-		if proving && v.w.prove(one.series) && s.Touched(j.proofs) {
+		if proving && one.grows&v.w.called != 0 && v.w.prove(one.series) && s.Touched(j.proofs) {
 			concerned, asked = concerned|q.proofs, asked|q.proofs
 		}
-		if concerned>>(i%32)&1 == 1 {
+		if concerned&bit != 0 {
 			if !a.firm || s.Moved(said.decided) {
 				said.When, said.Missing = one.rule.Condition(s)
 				said.decided = one.decides(s, said.When, &j.work)
@@ -164,7 +186,7 @@ func (j *Judge) ask(q *questions, a *answers, v *view) {
 			// Where several series were proven, what one said can have come back to what another had said, and nothing was touched.
 			said.late = said.late || !a.firm || several || a.mixed || s.Touched(one.beside)
 		}
-		observed := said.When == rules.True || isOpen(open, one.rule.Class)
+		observed := said.When == rules.True || open.about&bit != 0 && isOpen(open.all, one.rule.Class)
 		if one.asks != nil && !observed && (!a.firm || s.Touched(*one.asks)) {
 			j.wishes(v, one.rule)
 		}
@@ -174,14 +196,26 @@ func (j *Judge) ask(q *questions, a *answers, v *view) {
 			said.late = false
 		}
 		if said.When == rules.True {
-			holds |= 1 << (i % 32)
+			holds |= bit
 		}
 		if observed && j.observe(v, one, said.Result) {
-			open = j.incidents.Open(v.key)
-			asked |= q.about(open)
+			j.look(open, q, v.key)
+			asked |= open.about
 		}
 	}
 	a.firm, a.holds, a.mixed = true, holds, several
+}
+
+// next is the first reader from one on whose bit is set, which all that share the bit have; past the last one when there is none.
+func next(set uint32, from int) int {
+	first := from % 32
+	if rest := set >> first; rest != 0 {
+		return from + bits.TrailingZeros32(rest)
+	}
+	if set == 0 {
+		return math.MaxInt
+	}
+	return from - first + 32 + bits.TrailingZeros32(set)
 }
 
 // about returns those whose class is that of one of some incidents.

@@ -48,7 +48,7 @@ type card struct {
 	tick                 time.Time // that is being put together
 	open                 bool
 	gpu                  *event.Gpu // of this tick; nil while only its processes were told
-	before               *event.Gpu // whose errors and utilisation are in the sample
+	before               *event.Gpu // whose errors are in the sample
 	sum                  float64    // of the memory of its processes
 	hidden               bool       // one of them did not tell
 	faults               history
@@ -59,6 +59,10 @@ type card struct {
 }
 
 func (h *host) card(uuid string) *card {
+	if c := h.near; c != nil && c.uuid == uuid {
+		c.heard = h.elapsed
+		return c
+	}
 	c := h.cards[uuid]
 	if c == nil {
 		c = &card{key: h.key + "/" + uuid, uuid: uuid, home: h, sample: variable.NewSample(), relatedAt: -1, wholeAt: -1}
@@ -70,6 +74,9 @@ func (h *host) card(uuid string) *card {
 		}
 	}
 	c.heard = h.elapsed
+	if c.kept {
+		h.near = c
+	}
 	return c
 }
 
@@ -237,12 +244,22 @@ func (j *Judge) closeCard(c *card, next time.Time) {
 // close computes the card's variables at the end of a tick.
 func (c *card) close() {
 	at := c.tick
-	if c.calm() {
-		c.closeOrphan(at)
-		return
-	}
 	g, s := c.gpu, c.sample
-	c.before = g
+	if !c.calm() {
+		c.before = g
+		c.closeErrors(at)
+	}
+	if g.Utilization != nil {
+		s.SetNumber(cardIDs.utilization, *g.Utilization)
+	} else {
+		s.Unset(cardIDs.utilization)
+	}
+	c.closeOrphan(at)
+}
+
+// closeErrors computes what the card's counters say.
+func (c *card) closeErrors(at time.Time) {
+	g, s := c.gpu, c.sample
 	c.corrected.observe(g.EccCorrectedTotal)
 	before := c.uncorrect.rise
 	c.uncorrect.observe(g.EccUncorrectedTotal)
@@ -261,20 +278,14 @@ func (c *card) close() {
 	} else {
 		s.Unset(cardIDs.pending)
 	}
-	if g.Utilization != nil {
-		s.SetNumber(cardIDs.utilization, *g.Utilization)
-	} else {
-		s.Unset(cardIDs.utilization)
-	}
 	c.tellFaults(at)
-	c.closeOrphan(at)
 }
 
-// calm says that the card tells what it told in the tick before, and that nothing is wrong with it that would age.
+// calm says that the card tells of the errors that it told of in the tick before, and that nothing is wrong with it that would age.
 func (c *card) calm() bool {
 	a, b := c.before, c.gpu
 	return a != nil && c.faults.first == 0 && c.uncorrect.rise == 0 && equal(a.EccCorrectedTotal, b.EccCorrectedTotal) && equal(a.EccUncorrectedTotal, b.EccUncorrectedTotal) &&
-		equal(a.RemappedRows, b.RemappedRows) && equal(a.RemapPending, b.RemapPending) && equal(a.Utilization, b.Utilization)
+		equal(a.RemappedRows, b.RemappedRows) && equal(a.RemapPending, b.RemapPending)
 }
 
 // equal compares what may not have been read.

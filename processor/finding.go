@@ -48,12 +48,20 @@ type view struct {
 	well          string // of a sensor that can see again: since when, as a sentence
 }
 
+// look has the sample complete: the rules' own readings are, what a finding tells beside them may not be.
+func (v *view) look() {
+	if v.w != nil {
+		v.w.Sample()
+	}
+}
+
 // observe gives one answer to the incidents, and emits what follows from it. It says whether anything did: else the same are open.
 func (j *Judge) observe(v *view, q *question, result rules.Result) (told bool) {
 	refuted := ""
 	if result.Refute == rules.True {
 		result.When = rules.False
 		if isOpen(j.incidents.Open(v.key), q.rule.Class) {
+			v.look()
 			refuted = q.rule.Refuted(v.sample)
 		}
 	}

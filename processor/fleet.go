@@ -28,7 +28,8 @@ type host struct {
 	processes map[process]*watched
 	recent    *watched // whom the newest event was about
 	cards     map[string]*card
-	layout    int // grows when it is known better which cards there are, and which is a part of which
+	near      *card // of the newest event of a device
+	layout    int   // grows when it is known better which cards there are, and which is a part of which
 	slots     map[string]*slot
 	sensors   map[string]*sensor
 	blind     int // sensors that are not well
@@ -151,6 +152,10 @@ type watched struct {
 }
 
 func (w *watched) hear(at time.Time) {
+	if w.heard == at && w.home.newest == at { // as it was by the event before
+		w.spoke, w.turn = w.home.elapsed, w.home.turn
+		return
+	}
 	if ahead := event.Ago(w.heard, at); ahead < 0 || ahead > setBack {
 		w.heard = at
 	}
@@ -191,6 +196,10 @@ func (h *host) again(e *event.Event) *watched {
 
 // worker finds the process that an event is about, or begins to watch it.
 func (j *Judge) worker(h *host, e *event.Event, at time.Time) *watched {
+	if w := h.again(e); w != nil && w.life.form != 0 {
+		w.hear(at)
+		return w
+	}
 	if w := h.process(e, at); w != nil {
 		h.recent, w.saidHost = w, e.Host
 		w.hear(at)

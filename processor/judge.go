@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"lowtide/event"
 	"lowtide/processor/incident"
@@ -51,6 +52,25 @@ type Judge struct {
 	about *question
 	fill  func(*event.Finding)
 	work  variable.Reading
+	clock clock
+
+	wanted *worker.Wanted // by the rules about workers
+}
+
+// clock is the time of the newest event, as it was written and as it is used: four of five have that of the one before.
+type clock struct {
+	seconds int64
+	nanos   int32
+	at      time.Time
+}
+
+func (c *clock) shows(t *timestamppb.Timestamp) bool {
+	return t != nil && t.Seconds == c.seconds && t.Nanos == c.nanos
+}
+
+func (c *clock) read(e *event.Event) time.Time {
+	*c = clock{e.Time.GetSeconds(), e.Time.GetNanos(), e.At()}
+	return c.at
 }
 
 // NewJudge returns a judge that calls emit with every transition, in the goroutine that calls Apply, Tick or Flush.
@@ -61,7 +81,7 @@ func NewJudge(pack *rules.Pack, emit func(*event.Finding)) *Judge {
 // NewJudgeWith is NewJudge with a board that other judges write to as well, as the partitions of one process do.
 func NewJudgeWith(pack *rules.Pack, board *Board, emit func(*event.Finding)) *Judge {
 	j := &Judge{emit: emit, hosts: make(map[hostName]*host), workers: make(map[string]*watched), instances: make(map[string]*instance),
-		board: board, seat: board.join(), incidents: incident.NewTracker(), rules: make(map[string]*rules.Rule)}
+		board: board, seat: board.join(), incidents: incident.NewTracker(), rules: make(map[string]*rules.Rule), clock: clock{at: time.Unix(0, 0).UTC()}}
 	j.asked = marksOf(pack)
 	asked := inPrecedence(pack)
 	j.perWorker, j.perInstance = newQuestions(asked, "worker"), newQuestions(asked, "instance")
@@ -71,11 +91,13 @@ func NewJudgeWith(pack *rules.Pack, board *Board, emit func(*event.Finding)) *Ju
 	for _, id := range growerIDs {
 		j.calls.Join(variable.NewSet(id.early, id.steady, id.level))
 	}
+	j.wanted = worker.NewWanted(j.perWorker.readers.Read().With(j.perInstance.readers.Read()))
 	for _, rule := range pack.Rules {
 		j.rules[rule.ID] = rule
 	}
 	j.killed, j.work = j.perWorker.of("external_kill"), variable.NewReading()
 	j.fill = func(f *event.Finding) {
+		j.seen.look()
 		fill(f, &j.seen, j.about)
 		f.Confidence = j.confidence(f, &j.seen, j.about.series)
 	}
@@ -84,7 +106,10 @@ func NewJudgeWith(pack *rules.Pack, board *Board, emit func(*event.Finding)) *Ju
 
 // Apply takes one event that names its host. Samples are nearly all that comes, so that they are told first.
 func (j *Judge) Apply(e *event.Event) {
-	at := e.At()
+	at := j.clock.at
+	if !j.clock.shows(e.Time) {
+		at = j.clock.read(e)
+	}
 	h := j.host(e.Host, at)
 	if e.Worker != nil && len(e.Worker.GpuUuids) > maxCardsOfWorker {
 		e = proto.CloneOf(e)
@@ -288,7 +313,7 @@ func (j *Judge) judge(w *watched, at time.Time, exited bool) {
 		at = w.judged
 	}
 	w.judged = at
-	s := w.Sample()
+	s := w.Wanted(j.wanted)
 	w.ticks++
 	if place := w.place; place != nil && w.end.at.IsZero() {
 		if place.before != nil {

@@ -152,7 +152,7 @@ func (w *watched) takeOrphan() {
 		return
 	}
 	w.orphan, w.orphanAt = from, versions
-	s := w.Sample()
+	s := w.Sheet()
 	for _, id := range orphanIDs {
 		switch variable.All()[id].Kind {
 		case variable.Number:

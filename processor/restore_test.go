@@ -20,6 +20,7 @@ func TestEveryFieldIsDecidedAbout(t *testing.T) {
 	anew := []string{ // from what is saved, or by the rules
 		"Judge.asked", "Judge.calls", "Judge.epoch", "Judge.killed", "Judge.perCard", "Judge.perHost", "Judge.perInstance", "Judge.perWorker", "Judge.proofs", "Judge.rules",
 		"Judge.incidents", "Judge.board", "Judge.seat", // saved beside it
+		"answers.open", "Judge.wanted",
 		"answer.decided",                                                // what the condition reads holds too, and costs a little more until it is asked again
 		"card.related", "card.relatedAt", "card.wholeAt", "card.wholly", // as of an epoch, and of a layout
 		"host.layout", // only whether it is the same is asked
@@ -29,9 +30,10 @@ func TestEveryFieldIsDecidedAbout(t *testing.T) {
 	}
 	moment := []string{ // of one event, or a setting of who made the judge
 		"Judge.about", "Judge.emit", "Judge.fill", "Judge.last", "Judge.seen", "Judge.uncalibrated", "Judge.wish", "Judge.work",
-		"host.recent", "host.said", "watched.said", "watched.saidHost",
+		"Judge.clock", "host.near", "host.recent", "host.said", "watched.said", "watched.saidHost",
 	}
-	workers := []string{"basis.config", "call.sentence", "caps.Card", "caps.CardKnown", "caps.Host", "caps.HostKnown", "caps.of", "sight.points"} // its own test says why
+	workers := []string{"Worker.born", "Worker.slopes", "Worker.unshown", "Worker.wanted", "Worker.warmed", "basis.config", "call.sentence", "caps.Asked", "caps.Card",
+		"caps.CardKnown", "caps.Host", "caps.HostKnown", "caps.Spare", "caps.of", "sight.moved", "sight.points"} // its own test says why
 	want := slices.Sorted(slices.Values(slices.Concat(anew, moment, workers)))
 	if got := ownLayout().Unkept(); !slices.Equal(got, want) {
 		t.Errorf("not saved are\n%v\nwant\n%v", got, want)

@@ -86,6 +86,9 @@ func (in *instance) Parts() []any {
 }
 
 // Parts implements layout.Parted.
+func (a *answers) Parts() []any { return []any{&a.results, &a.firm, &a.holds, &a.mixed} }
+
+// Parts implements layout.Parted.
 func (a *answer) Parts() []any { return []any{&a.Result, &a.late} }
 
 // Save returns everything that what the judge does next depends on, for RestoreJudge; call it between two events. The same state gives the same

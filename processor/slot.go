@@ -267,7 +267,7 @@ func (s *slot) tell(w *watched, at time.Time) {
 	if s.quiet && s.life == w && w.told {
 		return
 	}
-	sample := w.Sample()
+	sample := w.Sheet()
 	n := s.restarts.within(at, pairing)
 	sample.SetNumber(slotIDs.restarts, float64(n))
 	sample.SetBool(slotIDs.restart, n > 0)
@@ -304,7 +304,7 @@ func (w *watched) prove(series []int) bool {
 		if w.called>>i&1 == 0 {
 			continue
 		}
-		s, c := w.Sample(), &w.peers[i]
+		s, c := w.Sheet(), &w.peers[i]
 		work, exceeded, known := w.Axes(growers[i])
 		s.SetBool(slotIDs.work, work)
 		if known {

@@ -96,6 +96,7 @@ func (j *Judge) sweepCards(h *host) {
 		open := j.incidents.Open(c.key)
 		if silence > forget && len(c.users)+len(open) == 0 {
 			delete(h.cards, c.uuid)
+			h.near = nil
 			h.layout++
 			j.epoch++
 			continue

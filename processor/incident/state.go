@@ -30,7 +30,7 @@ func (t *Tracker) State() State {
 // Restore replaces what the tracker holds. A second incident of the same key and class is left out.
 func (t *Tracker) Restore(s State) {
 	fresh := NewTracker()
-	fresh.limit, fresh.refused = t.limit, s.Refused
+	fresh.limit, fresh.refused, fresh.turn = t.limit, s.Refused, t.turn+1
 	for _, one := range s.Incidents {
 		if fresh.find(one.Key, one.Class) != nil {
 			continue

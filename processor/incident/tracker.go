@@ -36,17 +36,21 @@ type Tracker struct {
 	related map[string][]*Incident // by a key that may explain them
 	groups  map[alikeness][]string // the keys of open incidents, sorted
 	count   int
+	turn    uint64 // grows whenever an incident opens or ends
 	refused int
 	limit   int
 }
 
 // NewTracker returns a tracker without incidents.
 func NewTracker() *Tracker {
-	return &Tracker{open: make(map[string][]*Incident), related: make(map[string][]*Incident), groups: make(map[alikeness][]string), limit: maxOpen}
+	return &Tracker{open: make(map[string][]*Incident), related: make(map[string][]*Incident), groups: make(map[alikeness][]string), turn: 1, limit: maxOpen}
 }
 
 // Open returns the open incidents of a key, in the order in which they opened. They belong to the tracker: read only.
 func (t *Tracker) Open(key string) []*Incident { return t.open[key] }
+
+// Turn changes when what Open returns may: as long as it is the same, so is that.
+func (t *Tracker) Turn() uint64 { return t.turn }
 
 // Refused returns how many observations opened nothing because as many incidents as there is room for were open, all of them pages.
 func (t *Tracker) Refused() int { return t.refused }
@@ -252,6 +256,7 @@ func (t *Tracker) resolve(in *Incident) {
 	t.leave(in)
 	drop(t.open, in.Key, in)
 	t.count--
+	t.turn++
 }
 
 func (t *Tracker) add(in *Incident, related []string) {
@@ -259,6 +264,7 @@ func (t *Tracker) add(in *Incident, related []string) {
 	t.relate(in, related)
 	t.join(in)
 	t.count++
+	t.turn++
 }
 
 // relate makes an incident found by the keys that may explain it.

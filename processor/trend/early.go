@@ -36,7 +36,7 @@ func Early(x, y []float64, sigma, hours float64) EarlyResult {
 		var scratch Scratch
 		x, y = scratch.points(x, y)
 	}
-	result := EarlyResult{Points: len(x), Hours: unknown(), Fall: unknown(), Rise: unknown(), Step: unknown(), Second: unknown(), Level: Level(x, y)}
+	result := EarlyResult{Points: len(x), Hours: unknown(), Fall: unknown(), Rise: unknown(), Step: unknown(), Second: unknown(), Level: levelling(x, y, centre(x, y))}
 	if len(x) > 0 {
 		last := len(x) - 1
 		result.Hours = known(x[last] - x[0])

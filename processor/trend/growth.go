@@ -57,8 +57,8 @@ func (s *Scratch) Measure(x, y []float64, sigma float64) Growth {
 	growth.Robust = true
 	ends := x
 	if partial := minimumWindow - 1; len(y)-partial >= intervalPoints {
-		s.minima, s.places = rollingMinimum(s.minima[:0], s.places[:0], y, x, minimumWindow)
-		ends, x, y = x[partial:], s.places[partial:], s.minima[partial:]
+		s.minima, s.places = fullMinima(s.minima[:0], s.places[:0], y, x)
+		ends, x, y = x[partial:], s.places, s.minima
 		for len(y) >= manyMinima {
 			ends, x, y = s.halved(ends, x, y)
 		}
@@ -101,7 +101,14 @@ func Moved(y []float64) float64 {
 	}
 	low, high := y[0], y[0]
 	for _, v := range y {
-		low, high = min(low, v), max(high, v)
+		switch {
+		case v < low:
+			low = v
+		case v > high:
+			high = v
+		case v != v:
+			return unknown()
+		}
 	}
 	return high - low
 }

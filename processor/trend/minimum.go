@@ -11,42 +11,13 @@ package trend
 // kept in a monotone queue (Lemire, Nordic J. Computing 13, 2006), amortised
 // O(1) a value and without allocation for windows up to 64.
 func RollingMinimum(dst, y []float64, window int) []float64 {
-	dst, _ = rollingMinimum(dst, nil, y, nil, window)
-	return dst
-}
-
-// few is up to how many values of a window it is quicker to look at all of them.
-const few = 4
-
-// fewMinimum is rollingMinimum without a queue.
-func fewMinimum(dst, places, y, x []float64, window int) (minima, at []float64) {
-	var newest [few]float64 // dst may be y
-	for i, value := range y {
-		newest[i%few] = value
-		low, at := unknown(), i
-		for j := i; j > i-window && j >= 0; j-- { // of equal ones the last
-			if v := newest[j%few]; finite(v) && !(v >= low) {
-				low, at = v, j
-			}
-		}
-		dst = append(dst, low)
-		if x != nil {
-			places = append(places, x[at])
-		}
-	}
-	return dst, places
-}
-
-// rollingMinimum also appends, where x is given, the place at which each
-// minimum was measured.
-func rollingMinimum(dst, places, y, x []float64, window int) (minima, at []float64) {
 	type candidate struct {
 		index int
 		value float64
 	}
 	window = max(1, min(window, len(y)))
 	if window <= few {
-		return fewMinimum(dst, places, y, x, window)
+		return fewMinimum(dst, y, window)
 	}
 	var fixed [64]candidate
 	queue := fixed[:]
@@ -74,14 +45,46 @@ func rollingMinimum(dst, places, y, x []float64, window int) (minima, at []float
 			queue[place(size)] = candidate{i, value}
 			size++
 		}
-		low, at := unknown(), i
+		low := unknown()
 		if size > 0 {
-			low, at = queue[head].value, queue[head].index
+			low = queue[head].value
 		}
 		dst = append(dst, low)
-		if x != nil {
-			places = append(places, x[at])
+	}
+	return dst
+}
+
+// few is up to how many values of a window it is quicker to look at all of them.
+const few = 4
+
+// fewMinimum is RollingMinimum without a queue.
+func fewMinimum(dst, y []float64, window int) []float64 {
+	var newest [few]float64 // dst may be y
+	for i, value := range y {
+		newest[i%few] = value
+		low := unknown()
+		for j := i; j > i-window && j >= 0; j-- {
+			if v := newest[j%few]; finite(v) && !(v >= low) {
+				low = v
+			}
 		}
+		dst = append(dst, low)
+	}
+	return dst
+}
+
+// fullMinima appends the rolling minima of three measured values, without the two that look at fewer, and the place of each.
+func fullMinima(dst, places, y, x []float64) (minima, at []float64) {
+	x = x[:len(y)]
+	for i := minimumWindow - 1; i < len(y); i++ {
+		low, at := y[i], x[i]
+		if v := y[i-1]; v < low { // of equal ones the last
+			low, at = v, x[i-1]
+		}
+		if v := y[i-2]; v < low {
+			low, at = v, x[i-2]
+		}
+		dst, places = append(dst, low), append(places, at)
 	}
 	return dst, places
 }

@@ -49,20 +49,21 @@ func (s *Scratch) theilSen(x, y []float64, z float64) (slope, low, high float64)
 		return
 	}
 	pairs := len(x) * (len(x) - 1) / 2
-	slopes := slices.Grow(s.slopes[:0], pairs)
+	slopes := slices.Grow(s.slopes[:0], pairs)[:pairs]
+	n := 0
 	for i := 1; i < len(x); i++ {
 		xi, yi := x[i], y[i]
+		before := y[:i]
 		for j, xj := range x[:i] {
-			if xi == xj {
-				continue
-			}
-			if v := (yi - y[j]) / (xi - xj); finite(v) {
-				slopes = append(slopes, v)
+			v := (yi - before[j]) / (xi - xj) // of equal x it is not finite
+			slopes[n] = v
+			if finite(v) {
+				n++
 			}
 		}
 	}
+	slopes = slopes[:n]
 	s.slopes = slopes
-	n := len(slopes)
 	if n == 0 {
 		return
 	}

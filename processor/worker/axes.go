@@ -36,12 +36,12 @@ type counters struct {
 
 func (c *counters) observe(e *event.Engine) {
 	for i, v := range [...]*uint64{e.FinishedTotal, e.AbortedTotal, e.ErrorsTotal, e.PromptTokensTotal, e.GenerationTokensTotal, e.LoadedAdapters} {
-		if v == nil {
+		if v == nil || c.Known[i] && *v == c.Newest[i] {
 			continue
 		}
 		delta := float64(*v)
 		switch {
-		case c.Known[i] && *v >= c.Newest[i]:
+		case c.Known[i] && *v > c.Newest[i]:
 			delta = float64(*v - c.Newest[i])
 		case c.Known[i] && i == 5:
 			delta = 0 // adapters are unloaded: that is no reset

@@ -83,7 +83,7 @@ const spreadToCall = 2
 
 // moves says that the robust statistics are needed.
 func (c *call) moves(s *sight) bool {
-	return len(s.Level) > 0 && (c.called() || trend.Moved(s.Level) >= spreadToCall*s.Sigma)
+	return len(s.Level) > 0 && (c.called() || s.distance() >= spreadToCall*s.Sigma)
 }
 
 // judge makes the calls anew from what was seen. It says whether what the growth follows is still to be worked out.
@@ -169,7 +169,7 @@ func lasted(s *sight, from int) bool {
 // flat is the growth of a series that has not moved: its least squares line.
 func flat(s *sight) trend.Growth {
 	n := len(s.Level)
-	if trend.Moved(s.Level) == 0 && n >= 3 && s.Hours[n-1] > s.Hours[n-2] && slices.IsSorted(s.Hours) { // as of most handles: the line is known
+	if s.distance() == 0 && n >= 3 && s.Hours[n-1] > s.Hours[n-2] && slices.IsSorted(s.Hours) { // as of most handles: the line is known
 		return trend.Growth{Points: n, Hours: s.Hours[n-1] - s.Hours[0], Z: nan, Serial: nan, Level: trend.Levelling{Ratio: nan, Halves: nan}}
 	}
 	return trend.Still(s.Hours, s.Level)

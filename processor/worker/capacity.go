@@ -23,18 +23,20 @@ func onHost(name string) bool {
 	return false
 }
 
-// caps are the sums of the declared caches, kept for as long as the configuration stays.
+// caps are what the configuration asks for, kept for as long as it stays.
 type caps struct {
 	of                   *event.Config
-	Card, Host           float64 // 0 where none is declared
+	Card, Host           float64 // sums of the declared caches; 0 where none is declared
 	CardKnown, HostKnown bool
+	Asked                float64 // on the card in all; NaN where nothing is known
+	Spare                float64 // part of each card that is left; NaN where that is not known
 }
 
 func (c *caps) read(config *event.Config) {
 	if c.of == config {
 		return
 	}
-	*c = caps{of: config}
+	*c = caps{of: config, Asked: nan, Spare: nan}
 	for _, d := range config.GetDeclaredCaches() {
 		switch v := d.CapBytes; {
 		case v == nil:
@@ -43,6 +45,20 @@ func (c *caps) read(config *event.Config) {
 		default:
 			c.Card, c.CardKnown = c.Card+float64(*v), true
 		}
+	}
+	if config == nil {
+		return
+	}
+	if c.CardKnown {
+		c.Asked = c.Card
+	}
+	for _, v := range [...]*uint64{config.WeightsBytes, config.KvPoolBytes, config.GraphPoolBytes} {
+		if v != nil {
+			c.Asked = zeroIfUnknown(c.Asked) + float64(*v)
+		}
+	}
+	if share := config.GpuMemoryUtilization; share != nil && *share >= 0 && *share <= 1 {
+		c.Spare = math.Round((1-*share)*1000) / 1000 // 1 − 0.9 is a little less than 0.1
 	}
 }
 
@@ -68,18 +84,12 @@ func (w *Worker) capacity() {
 	if c.HostKnown {
 		s.SetNumber(capacityIDs.hostAsked, c.Host)
 	}
-	asked, known := c.Card, c.CardKnown
-	for _, v := range [...]*uint64{w.Config.WeightsBytes, w.Config.KvPoolBytes, w.Config.GraphPoolBytes} {
-		if v != nil {
-			asked, known = asked+float64(*v), true
-		}
-	}
-	if known {
-		s.SetNumber(capacityIDs.asked, asked)
+	if c.Asked == c.Asked {
+		s.SetNumber(capacityIDs.asked, c.Asked)
 	}
 	s.SetNumber(capacityIDs.limit, w.capacityLimit())
-	if share := w.Config.GpuMemoryUtilization; share != nil && *share >= 0 && *share <= 1 {
-		s.SetNumber(capacityIDs.spare, math.Round((1-*share)*1000)/1000) // 1 − 0.9 is a little less than 0.1
+	if c.Spare == c.Spare {
+		s.SetNumber(capacityIDs.spare, c.Spare)
 	}
 }
 

@@ -51,6 +51,8 @@ type faults struct {
 	ECCFrom     time.Time // the reading before the one that first showed an uncorrected error
 	ECCAt       time.Time // the newest reading that showed one more
 
+	Told bool // all of that is in the sample, and neither an Xid nor an error was ever heard of: nothing of it ages
+
 	EngineEvery time.Duration // between the engine's last two samples
 	EngineAt    time.Time
 }
@@ -60,6 +62,7 @@ func (f *faults) observe(at time.Time, x *event.Xid) {
 	if x.Code == nil || len(f.New) == maxXids {
 		return
 	}
+	f.Told = false
 	f.New = append(f.New, note{event.CauseXid(x), at, event.Shorten(x.Text, 200)})
 }
 
@@ -80,6 +83,10 @@ func (f *faults) read(at time.Time, uuid string, g *event.Gpu) {
 		f.Cards = append(f.Cards, cardErrors{UUID: uuid})
 		c = &f.Cards[len(f.Cards)-1]
 	}
+	if f.Told && c.still(g) {
+		return
+	}
+	f.Told = false
 	f.Corrected += c.Corrected.step(g.EccCorrectedTotal)
 	f.Remapped += c.Remapped.step(g.RemappedRows)
 	if more := c.Uncorrected.step(g.EccUncorrectedTotal); more > 0 {
@@ -93,6 +100,12 @@ func (f *faults) read(at time.Time, uuid string, g *event.Gpu) {
 	if g.RemapPending != nil {
 		c.Pending, c.PendingKnown = *g.RemapPending, true
 	}
+}
+
+// still says that the device tells what it told before.
+func (c *cardErrors) still(g *event.Gpu) bool {
+	return c.Corrected.still(g.EccCorrectedTotal) && c.Uncorrected.still(g.EccUncorrectedTotal) && c.Remapped.still(g.RemappedRows) &&
+		(g.RemapPending == nil || c.PendingKnown && *g.RemapPending == c.Pending)
 }
 
 func later(a, b time.Time) time.Time {
@@ -152,6 +165,9 @@ func (w *Worker) faultFeatures(at time.Time) {
 		}
 		f.EngineAt = w.load.Last
 	}
+	if f.Told {
+		return
+	}
 	for _, x := range f.New {
 		quiet := event.Ago(x.At, f.EngineAt)
 		f.weigh(x, w.exited, !f.EngineAt.IsZero() && f.EngineEvery > 0 && quiet > engineSilent && quiet > 3*f.EngineEvery)
@@ -169,6 +185,7 @@ func (w *Worker) faultFeatures(at time.Time) {
 		s.SetBool(faultIDs.device, within(at, f.DeviceAt))
 	}
 	w.eccFeatures()
+	f.Told = f.Seen && f.N == 0 && f.DeviceAt.IsZero()
 }
 
 func (w *Worker) eccFeatures() {

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"lowtide/event"
-	"lowtide/processor/trend"
 	"lowtide/rules/variable"
 )
 
@@ -62,6 +61,7 @@ var identityIDs = struct{ engine, model, release, role, cluster, host, rank vari
 }
 
 func (w *Worker) identify() {
+	w.born, w.warmed = time.Time{}, warmed{}
 	text := func(id variable.ID, value string) {
 		if value != "" {
 			w.sample.SetString(id, value)
@@ -100,7 +100,8 @@ const (
 
 // features fills the sample.
 func (w *Worker) features(at time.Time) {
-	w.newest()
+	wanted := w.begin()
+	w.newest(wanted)
 	b, budget := &w.basis, turn
 	if apart := event.Ago(w.tick, b.last); apart > paced || b.ooms != len(w.ooms.times) {
 		budget = math.MaxInt // what an OOM changes is asked for now
@@ -114,22 +115,57 @@ func (w *Worker) features(at time.Time) {
 		w.judgePoints(budget)
 	}
 	w.qualityFeatures()
+	if wanted.engine {
+		w.engineNow()
+	}
 	w.loadFeatures(at)
+	if wanted.frozen {
+		w.frozen()
+	}
 	w.oomFeatures(at)
 	w.faultFeatures(at)
 	w.snapshotFeatures(at)
-	w.headroom()
+	w.pressure()
+	if wanted.room {
+		w.headroom()
+	}
+	if wanted.forecasts {
+		w.forecasts()
+	}
 	w.capacity()
 	w.imminent(at)
-	start := w.First
-	if s := w.Who.GetStartTime(); s != nil && s.AsTime().Before(start) {
-		start = s.AsTime()
+	if wanted.ageing {
+		w.ageing(at)
 	}
-	w.sample.SetNumber(pointIDs.age, event.Ago(at, start).Hours())
+	w.leave(wanted, at)
 }
 
+// ageing sets how old the process is.
+func (w *Worker) ageing(at time.Time) {
+	if w.born.IsZero() {
+		w.born = w.First
+		if s := w.Who.GetStartTime(); s != nil && s.AsTime().Before(w.born) {
+			w.born = s.AsTime()
+		}
+	}
+	w.sample.SetNumber(pointIDs.age, event.Ago(at, w.born).Hours())
+}
+
+// nowIDs are the variables of the newest values of a worker on one GPU, by column.
+var nowIDs = func() (all [seriesCount]variable.ID) {
+	for c := range all {
+		series, _ := seriesOf(c)
+		all[c] = ids[series].now
+	}
+	return all
+}()
+
 // newest sets the values as they were read; of several GPUs that of the one that leads.
-func (w *Worker) newest() {
+func (w *Worker) newest(wanted *Wanted) {
+	if wanted != everything {
+		w.see(wanted)
+		return
+	}
 	for i := range seriesCount {
 		if v := w.value(w.leading(i)); !math.IsNaN(v) {
 			w.sample.SetNumber(ids[i].now, v)
@@ -139,9 +175,13 @@ func (w *Worker) newest() {
 
 // leading is the column that speaks for a series: of several GPUs the one whose growth was called, else the one that grows most.
 func (w *Worker) leading(series int) int {
-	if series >= deviceSeries || len(w.now.cards) < 2 {
-		return column(series, 0)
+	if series < deviceSeries && len(w.now.cards) > 1 {
+		return w.leader(series)
 	}
+	return column(series, 0)
+}
+
+func (w *Worker) leader(series int) int {
 	best, rank := 0, math.Inf(-1)
 	for i := range w.now.cards {
 		if c := column(series, i); c < len(w.calls) {
@@ -160,6 +200,7 @@ func (w *Worker) leading(series int) int {
 // settle judges all that waits for its turn.
 func (w *Worker) settle() (judged bool) {
 	if judged = w.basis.changed.any() || w.basis.windows.any() || w.basis.owed.any(); judged {
+		w.show()
 		w.judgePoints(math.MaxInt)
 	}
 	return judged
@@ -168,6 +209,7 @@ func (w *Worker) settle() (judged bool) {
 // judgePoints judges the series whose points changed, as many as the budget allows: at quiet points where there are any of late, else at
 // matched load.
 func (w *Worker) judgePoints(budget int) {
+	w.slopes.known = false
 	w.residues()
 	at := desks.Get().(*desk)
 	defer at.leave()
@@ -270,73 +312,6 @@ func (w *Worker) inTurn(at *desk, c int, matched, anew bool, budget *int) (s *si
 	return s, true
 }
 
-// sight looks at one column of the quiet points.
-func (w *Worker) sight(at *desk, series, column int) {
-	points, hours := at.points, at.hours
-	if series == graphs {
-		at.pools = w.quiet.comparables(at.pools[:0], w.warm(), view.alike)
-		at.poolHours = hoursOf(at.poolHours[:0], at.pools)
-		points, hours = at.pools, at.poolHours
-	}
-	at.sight.take(series, column, points, hours, at.spreads[:0])
-}
-
-// points appends the quiet points after warm-up that are comparable to the newest one, oldest first.
-func (w *Worker) points(dst []view) []view {
-	return w.quiet.comparables(dst, w.warm(), view.comparable)
-}
-
-// busyToo says that quiet points are missing, or long past, so that a busy worker is compared with itself at the same load.
-func (w *Worker) busyToo(points []view) bool {
-	if len(w.match.Work) < matchCells {
-		return false
-	}
-	return len(points) == 0 || event.Ago(w.tick, points[len(points)-1].at()).Hours() > trend.CallHours
-}
-
-// hoursOf appends how many hours after the first of them each point is.
-func hoursOf(dst []float64, points []view) []float64 {
-	for _, p := range points {
-		dst = append(dst, (time.Duration(p.Unix-points[0].Unix) * time.Microsecond).Hours())
-	}
-	return dst
-}
-
-// take makes s one column of quiet points, with the noise: the larger of the floor and the median spread inside points.
-func (s *sight) take(series, column int, points []view, hours, spreads []float64) {
-	s.clear()
-	s.Sigma = floors[series]
-	if len(points) == 0 {
-		return
-	}
-	s.From = points[0].at()
-	for i, p := range points {
-		low := p.low(column)
-		if math.IsNaN(low) {
-			continue
-		}
-		s.Hours = append(s.Hours, hours[i])
-		s.Level = append(s.Level, low)
-		s.points = append(s.points, p.point)
-		spreads = append(spreads, p.spread(column))
-	}
-	if len(spreads) > 0 {
-		s.Sigma = max(s.Sigma, trend.Median(spreads))
-	}
-}
-
-func (s *sight) clear() {
-	s.Hours, s.Level, s.Work, s.points = s.Hours[:0], s.Level[:0], s.Work[:0], s.points[:0]
-}
-
-// workAt is the work done until a level.
-func (s *sight) workAt(i int) *tally {
-	if len(s.Work) > 0 {
-		return &s.Work[i]
-	}
-	return &s.points[i].Work
-}
-
 // publish sets what was concluded about a series.
 func (w *Worker) publish(series int) {
 	c, id := w.leadingCall(series), &ids[series]
@@ -374,108 +349,4 @@ func (w *Worker) proofs() {
 		}
 		return
 	}
-}
-
-// Axes says whether growth of the series follows work better than time, and whether it has exceeded every cap that is declared for
-// it; capKnown is false where none is.
-func (w *Worker) Axes(series string) (work bool, capExceeded, capKnown bool) {
-	c := w.call(series)
-	if c == nil || !c.called() {
-		return false, false, false
-	}
-	return c.Work, !c.Filling, w.caches(seriesIndex(series)) > 0
-}
-
-// Called says whether growth of the series was called, and since when it grew.
-func (w *Worker) Called(series string) (onset time.Time, called bool) {
-	if c := w.call(series); c != nil {
-		return c.Onset, c.called()
-	}
-	return time.Time{}, false
-}
-
-// Proven says whether the series is proven level, on every GPU: four comparable quiet points over three hours; and the proof in a
-// sentence.
-func (w *Worker) Proven(series string) (sentence string, proven bool) {
-	i := seriesIndex(series)
-	c, proven := w.proven(i)
-	if !proven {
-		return "", false
-	}
-	return w.calls[c].proof(i), true
-}
-
-// IsProven says what Proven does, without the sentence.
-func (w *Worker) IsProven(series string) bool {
-	_, proven := w.proven(seriesIndex(series))
-	return proven
-}
-
-// proven also returns the last of the columns, whose proof is told.
-func (w *Worker) proven(series int) (last int, proven bool) {
-	if series < 0 {
-		return 0, false
-	}
-	for card := range max(1, len(w.now.cards)) {
-		last = column(series, card)
-		if last >= len(w.calls) || !w.calls[last].Proven {
-			return last, false
-		}
-		if series >= deviceSeries {
-			break
-		}
-	}
-	return last, true
-}
-
-// Slope returns the growth that the calls are made on.
-func (w *Worker) Slope(series string) (trend.Growth, bool) {
-	if c := w.call(series); c != nil && c.Points > 0 {
-		return c.Growth, true
-	}
-	return trend.Growth{}, false
-}
-
-// Points is how many comparable points the calls rest on.
-func (w *Worker) Points() int {
-	n, _ := w.sample.Number(pointIDs.count)
-	return int(n)
-}
-
-// Level returns the newest value of a series, and whether it was read.
-func (w *Worker) Level(series string) (float64, bool) {
-	i := seriesIndex(series)
-	if i < 0 {
-		return 0, false
-	}
-	return w.sample.Number(ids[i].now)
-}
-
-// Card is the GPU whose memory speaks for a series, "" for those of the process.
-func (w *Worker) Card(series string) string {
-	i := seriesIndex(series)
-	if i < 0 || i >= deviceSeries {
-		return ""
-	}
-	if _, card := seriesOf(w.leading(i)); card >= 0 && card < len(w.now.cards) {
-		return w.now.cards[card].uuid
-	}
-	return ""
-}
-
-func seriesIndex(name string) int {
-	for i, n := range seriesNames {
-		if n == name {
-			return i
-		}
-	}
-	return -1
-}
-
-// call is nil for a series that does not exist or was never read.
-func (w *Worker) call(series string) *call {
-	if i := seriesIndex(series); i >= 0 {
-		return w.leadingCall(i)
-	}
-	return nil
 }

@@ -44,11 +44,13 @@ func (r *room) observe(w *Worker, at time.Time) {
 	}
 	for i := range w.now.cards {
 		c, k := &w.now.cards[i], &r.Cards[i]
-		if used, all := usedOf(c); all == all && (!k.Based || at.Before(w.load.Warm)) {
-			if others := all - used; !k.Based || others < k.Others {
-				k.Others = others
+		if !k.Based || !reached(at, w.load.Warm) {
+			if used, all := usedOf(c); all == all {
+				if others := all - used; !k.Based || others < k.Others {
+					k.Others = others
+				}
+				k.Based, k.Own = true, used
 			}
-			k.Based, k.Own = true, used
 		}
 		if a := c.allocator; a != nil && w.now.freshAllocator {
 			r.allocated(at, k, a)
@@ -150,10 +152,27 @@ var headroomIDs = struct{ ratio, bytes, spare, limit, prefill, decode, retries, 
 	variable.Must("prefill.peak_bytes"), variable.Must("decode.peak_bytes"), variable.Must("retries.hour"), variable.Must("split.ratio"),
 }
 
-// headroom is the limit without the peak of what is reserved and without what is outside, of the tightest card; and the forecasts.
+// pressure is how the allocator fares: how often it had to look for room, and how much lies unused in segments in use, on the worst card.
+func (w *Worker) pressure() {
+	s, r := w.sample, &w.load.Room
+	split := nan
+	for i := range w.now.cards {
+		if a := w.now.cards[i].allocator; a != nil && !a.GetExpandableSegments() && a.GetReservedBytes() > 0 {
+			if v := number(a.InactiveSplitBytes) / number(a.ReservedBytes); v > split || split != split {
+				split = v
+			}
+		}
+	}
+	s.SetNumber(headroomIDs.split, split)
+	if r.RetriesKnown {
+		s.SetNumber(headroomIDs.retries, float64(r.Retries.total(w.Last)))
+	}
+}
+
+// headroom is the limit without the peak of what is reserved and without what is outside, of the tightest card; and what peaks want of it.
 func (w *Worker) headroom() {
 	s, r := w.sample, &w.load.Room
-	tightest, limit, split := nan, nan, nan
+	tightest, limit := nan, nan
 	for i := range w.now.cards {
 		c := &w.now.cards[i]
 		if c.allocator == nil {
@@ -163,20 +182,11 @@ func (w *Worker) headroom() {
 		if bytes < tightest || tightest != tightest {
 			tightest, limit = bytes, of
 		}
-		if a := c.allocator; !a.GetExpandableSegments() && a.GetReservedBytes() > 0 {
-			if v := number(a.InactiveSplitBytes) / number(a.ReservedBytes); v > split || split != split {
-				split = v
-			}
-		}
 	}
 	s.SetNumber(headroomIDs.bytes, tightest)
 	s.SetNumber(headroomIDs.limit, limit)
 	s.SetNumber(headroomIDs.ratio, tightest/limit)
 	s.SetNumber(headroomIDs.spare, max(0, tightest-spareReserve*limit))
-	s.SetNumber(headroomIDs.split, split)
-	if r.RetriesKnown {
-		s.SetNumber(headroomIDs.retries, float64(r.Retries.total(w.Last)))
-	}
 	peaks := len(r.Cards) > 0 && r.Cards[0].Peak.Known
 	if peaks && r.Filled {
 		s.SetNumber(headroomIDs.prefill, r.Prefill)
@@ -184,7 +194,6 @@ func (w *Worker) headroom() {
 	if peaks && r.Stepped {
 		s.SetNumber(headroomIDs.decode, r.Decode)
 	}
-	w.forecasts()
 }
 
 // reservedPeak is what the allocator had at most of what its cap counts.
@@ -203,9 +212,25 @@ func outsideOf(c *card) float64 {
 	return number(c.process.UsedBytes) - number(c.allocator.ReservedBytes)
 }
 
+// slopes is whether anything grows, so that nobody looks at each series at each tick of a worker in which nothing does.
+type slopes struct{ known, any bool }
+
+func (w *Worker) grows() bool {
+	if !w.slopes.known {
+		w.slopes = slopes{known: true}
+		for i := range w.calls {
+			w.slopes.any = w.slopes.any || w.calls[i].Growth.Low > 0
+		}
+	}
+	return w.slopes.any
+}
+
 // forecasts are intervals: the upper bound of growth against the room beside the highest peak of live memory, the lower bound against
 // the room beside the quiet level. What is cached is given back before anything fails, so it is no part of what is in the way.
 func (w *Worker) forecasts() {
+	if !w.grows() && w.load.Room.Shown == [seriesCount]bool{} {
+		return
+	}
 	for _, i := range [...]int{live, awaiting, outside, graphs} {
 		at := w.leading(i)
 		if at >= len(w.calls) || !(w.calls[at].Growth.Low > 0) {

@@ -85,6 +85,19 @@ func (t *track) leave(at int64, level float64) {
 	}
 }
 
+// waits says that there is a point to judge, or that what was seen before may be believed no more.
+func (t *track) waits() bool { return t.Turned || t.Repeats > 0 }
+
+// waits says that of any of them, which is so once a minute.
+func (r *room) waits() bool {
+	for i := range r.Cards {
+		if r.Cards[i].Track.waits() {
+			return true
+		}
+	}
+	return r.Host.waits()
+}
+
 // take judges a point that came. While the load is not settled, or the line began before warm-up ended, nothing is believed.
 func (t *track) take(believed, ready bool, caches float64) {
 	turned := t.Turned
@@ -203,6 +216,9 @@ var imminentIDs = struct{ growth, low, high, hostLow, hostHigh variable.ID }{
 // one when its end would lie beyond the limit, and "cause unproven" is what the rule says about it.
 func (w *Worker) imminent(at time.Time) {
 	l, r := &w.load, &w.load.Room
+	if !r.Imminent && !r.waits() {
+		return
+	}
 	is := !w.ready.IsZero() && !at.Before(w.ready)
 	settled := !at.Before(l.Warm) && !l.Last.IsZero() && event.Ago(at, l.Last) <= loadGap && l.RisingKnown && !l.Rising && !l.Progress.Sleeping
 	growth, low, high := nan, nan, nan

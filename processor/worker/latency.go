@@ -214,12 +214,11 @@ func (l *latency) observe(at time.Time, e *event.Engine, finished uint64, warm t
 		l.TTFT.take(e.TtftP95Seconds)
 		l.ITL.take(e.ItlP95Seconds)
 	}
-	settled := !warm.IsZero() && !at.Before(warm)
-	l.Objective.observe(at, e, settled, gap)
+	l.Objective.observe(at, e, warm, gap)
 	if event.Ago(at, l.Since) < paceWindow {
 		return
 	}
-	running := l.Running / l.Samples
+	running, settled := l.Running/l.Samples, settled(at, warm)
 	slow := l.TTFT.close(at, running, l.Queued, l.Moved, settled)
 	if l.ITL.close(at, running, l.Queued, l.Moved, settled) {
 		l.SlowITLAt, slow = at, true
@@ -230,8 +229,11 @@ func (l *latency) observe(at time.Time, e *event.Engine, finished uint64, warm t
 	l.Since, l.Samples, l.Running, l.Queued, l.Moved = at, 0, 0, false, false
 }
 
+// settled says that a moment is after warm-up.
+func settled(at, warm time.Time) bool { return !warm.IsZero() && !at.Before(warm) }
+
 // observe adds requests until there are enough for a share, ten minutes at most.
-func (o *objective) observe(at time.Time, e *event.Engine, settled, gap bool) {
+func (o *objective) observe(at time.Time, e *event.Engine, warm time.Time, gap bool) {
 	if e.SloTotal == nil || e.SloOkTotal == nil {
 		return
 	}
@@ -248,7 +250,7 @@ func (o *objective) observe(at time.Time, e *event.Engine, settled, gap bool) {
 	case age < paceWindow || o.All < sloRequests && age < 10*time.Minute:
 		return
 	case o.All >= sloRequests:
-		o.close(at, settled)
+		o.close(at, settled(at, warm))
 	}
 	o.Met, o.All, o.Queued, o.Since = 0, 0, false, at
 }

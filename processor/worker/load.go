@@ -34,6 +34,9 @@ func (c *counter) step(v *uint64) (delta uint64) {
 	return delta
 }
 
+// still says that a reading changes nothing.
+func (c *counter) still(v *uint64) bool { return v == nil || c.Known && *v == c.Newest }
+
 // minute is what the engine's samples of one minute add up to. All are whole numbers, so that a minute can be taken out of a sum again.
 type minute struct {
 	Samples, Full, Queued, KVs   uint32
@@ -83,10 +86,11 @@ type load struct {
 
 // observe takes a sample of the engine. Samples come in the order of time.
 func (l *load) observe(at time.Time, e *event.Engine) {
-	if e == nil || e.Running == nil || e.Waiting == nil || !l.Last.IsZero() && at.Before(l.Last) {
+	apart, first := event.Ago(at, l.Last), l.Last.IsZero()
+	if e == nil || e.Running == nil || e.Waiting == nil || !first && apart < 0 {
 		return
 	}
-	gap := l.Last.IsZero() || event.Ago(at, l.Last) > loadGap
+	gap := first || apart > loadGap
 	if gap {
 		l.Since, l.Ring, l.Window = at, [loadMinutes]minute{}, minute{}
 	}
@@ -115,7 +119,7 @@ func (l *load) observe(at time.Time, e *event.Engine) {
 		l.Storm.Hour.add(at, uint64(s.Preempted))
 	}
 	l.Latency.observe(at, e, uint64(s.Finished), l.Warm, gap)
-	l.Progress.observe(at, e, moved, l.Last.IsZero())
+	l.Progress.observe(at, e, moved, first)
 	l.Last, l.Fresh = at, true
 	if l.Turned {
 		l.minutely(at)
@@ -229,7 +233,9 @@ var loadIDs = struct {
 func (w *Worker) loadFeatures(at time.Time) {
 	l, s := &w.load, w.sample
 	l.Warm = w.warm()
-	w.engineNow()
+	if e := w.now.engine; e != nil && e.KvUsage != nil && (e.KvEvictable != nil || w.Who.GetEngine() == "vllm") {
+		s.SetBool(loadIDs.evict, false) // vLLM counts unreferenced blocks as free (engine-metrics.md, 2)
+	}
 	if l.Last.IsZero() {
 		return
 	}
@@ -266,9 +272,6 @@ func (w *Worker) engineNow() {
 	}
 	if e.KvUsage != nil {
 		s.SetNumber(loadIDs.busy, *e.KvUsage-e.GetKvEvictable())
-		if e.KvEvictable != nil || w.Who.GetEngine() == "vllm" { // vLLM counts unreferenced blocks as free (engine-metrics.md, 2)
-			s.SetBool(loadIDs.evict, false)
-		}
 	}
 }
 

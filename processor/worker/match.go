@@ -108,7 +108,7 @@ func (m *match) observe(moment time.Time, load uint16, values []float64, work ax
 	for age >= maxWindows*m.Length {
 		m.halve()
 	}
-	window := uint8(age / m.Length)
+	window := uint8(stretch(age, m.Length, len(m.Work)-1))
 	if completed = len(m.Work) > 0 && int(window) >= len(m.Work); completed {
 		m.SeenOf = 0
 	}
@@ -193,17 +193,6 @@ func (m *match) halve() {
 		work = append(work, m.Work[min(i+1, len(m.Work)-1)])
 	}
 	m.Work = work
-}
-
-// sight is one series as it is judged: levels at comparable states, the noise of one of them, and the work done until each.
-type sight struct {
-	From  time.Time // hour zero
-	Hours []float64
-	Level []float64
-	Work  []tally // of levels at matched load; workAt knows that of quiet points too
-	Sigma float64
-
-	points []*point // of quiet levels
 }
 
 // look returns what a series holds apart from its load, where that is known already.

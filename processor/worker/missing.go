@@ -37,6 +37,7 @@ func variables(names ...string) (all []variable.ID) {
 
 // Missing returns the classes that this worker's sensors cannot settle, and the sensor that is missing.
 func (w *Worker) Missing() map[string]string {
+	w.show()
 	out := make(map[string]string)
 	for _, n := range needs {
 		for _, id := range n.all {

@@ -101,13 +101,13 @@ func (p *progress) still(at time.Time) time.Duration {
 }
 
 // device takes the utilisation of the busiest of the worker's GPUs.
-func (p *progress) device(at time.Time, utilization float64, shared bool) {
+func (p *progress) device(at time.Time, utilization float64, shared func() bool) {
 	p.Seen = true
-	if !at.After(p.MovedAt) {
+	if event.Ago(at, p.MovedAt) <= 0 {
 		return
 	}
 	p.Devices++
-	p.Shared = p.Shared || shared
+	p.Shared = p.Shared || shared()
 	p.Idle = p.Idle && utilization <= idleDevice
 	p.Spin = p.Spin && utilization >= spinDevice
 }
@@ -165,12 +165,11 @@ func (w *Worker) progressFeatures(at time.Time) {
 			s.SetBool(progressIDs.spin, p.spin())
 		}
 	}
-	if !l.Finished.Known && !l.Prompt.Known && !l.Generated.Known {
+	if !l.counts() {
 		return // an engine that counts nothing cannot be seen to move
 	}
 	if l.Fresh {
 		s.SetNumber(progressIDs.seconds, event.Ago(l.Last, p.MovedAt).Seconds())
-		s.SetNumber(progressIDs.frozen, event.Ago(l.Last, p.ChangedAt).Seconds())
 		if !p.HeldAt.IsZero() {
 			s.SetNumber(progressIDs.still, p.still(l.Last).Seconds())
 		}
@@ -180,6 +179,16 @@ func (w *Worker) progressFeatures(at time.Time) {
 	}
 	s.SetBool(progressIDs.stalled, within(at, p.StalledAt))
 }
+
+// frozen sets for how long all that the engine tells has stood still.
+func (w *Worker) frozen() {
+	if l := &w.load; l.counts() && !l.Last.IsZero() {
+		w.sample.SetNumber(progressIDs.frozen, event.Ago(l.Last, l.Progress.ChangedAt).Seconds())
+	}
+}
+
+// counts says that the engine tells of anything that it has done.
+func (l *load) counts() bool { return l.Finished.Known || l.Prompt.Known || l.Generated.Known }
 
 // shared says that another process holds a part of one of the worker's GPUs, so that what the GPU does need not be the worker's doing.
 func (w *Worker) shared() bool {
@@ -206,7 +215,7 @@ func (w *Worker) observeDevice(at time.Time) {
 		return
 	}
 	if u := w.now.utilization(); !math.IsNaN(u) {
-		w.load.Progress.device(at, u, w.shared())
+		w.load.Progress.device(at, u, w.shared)
 		w.sample.SetNumber(faultIDs.utilization, u)
 	}
 	w.faults.Seen = true

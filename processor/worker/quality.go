@@ -96,22 +96,30 @@ func (q *quality) frozen(sum uint64, allocated, utilization float64) bool {
 	return false
 }
 
+// odds are powers of an odd number: what fingerprints weigh their parts by.
+var odds = func() (all [16]uint64) {
+	weight := uint64(1)
+	for i := range all {
+		weight *= 0x9e3779b97f4a7c15
+		all[i] = weight
+	}
+	return all
+}()
+
 // fingerprint changes when any count or gauge of the engine does: the sum of each times a power of its own of an odd number.
 func fingerprint(e *event.Engine) (sum uint64) {
-	weight := uint64(1)
-	mix := func(v uint64) { weight *= 0x9e3779b97f4a7c15; sum += v * weight }
-	for _, v := range [...]*uint64{e.Running, e.Waiting, e.PreemptionsTotal, e.FinishedTotal, e.AbortedTotal, e.ErrorsTotal, e.PromptTokensTotal,
-		e.GenerationTokensTotal, e.EvictedTokensTotal, e.SloTotal, e.LoadedAdapters} {
-		mix(orAbsent(v))
+	sum = orAbsent(e.Running)*odds[0] + orAbsent(e.Waiting)*odds[1] + orAbsent(e.PreemptionsTotal)*odds[2] + orAbsent(e.FinishedTotal)*odds[3] +
+		orAbsent(e.AbortedTotal)*odds[4] + orAbsent(e.ErrorsTotal)*odds[5] + orAbsent(e.PromptTokensTotal)*odds[6]
+	sum += orAbsent(e.GenerationTokensTotal)*odds[7] + orAbsent(e.EvictedTokensTotal)*odds[8] + orAbsent(e.SloTotal)*odds[9] + orAbsent(e.LoadedAdapters)*odds[10]
+	return sum + bitsOf(e.KvUsage)*odds[11] + bitsOf(e.KvEvictable)*odds[12] + bitsOf(e.TtftP95Seconds)*odds[13] + bitsOf(e.ItlP95Seconds)*odds[14]
+}
+
+// bitsOf are those of a gauge, or what no gauge has.
+func bitsOf(v *float64) uint64 {
+	if v == nil {
+		return math.MaxUint64
 	}
-	for _, v := range [...]*float64{e.KvUsage, e.KvEvictable, e.TtftP95Seconds, e.ItlP95Seconds} {
-		if v == nil {
-			mix(orAbsent(nil))
-		} else {
-			mix(math.Float64bits(*v))
-		}
-	}
-	return sum
+	return math.Float64bits(*v)
 }
 
 // orAbsent is a count, or what no count is.

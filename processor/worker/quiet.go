@@ -75,10 +75,16 @@ func (p view) alike(q view) bool {
 	return p.Release == q.Release && p.Figures.Sleeping == q.Figures.Sleeping && same(p.Figures.Adapters, q.Figures.Adapters)
 }
 
-func (p view) samePools(q view) bool {
-	for c := column(graphs, 0); c < p.of.Low.Width; c += deviceSeries {
-		a, b := p.low(c), q.low(c)
-		if !math.IsNaN(a) && !math.IsNaN(b) && math.Abs(a-b) > 0.02*math.Max(a, b) {
+func (p view) samePools(q view) bool { return samePools(p.of.Low.row(p.i), q.of.Low.row(q.i)) }
+
+// samePools compares two rows of levels.
+func samePools(p, q []float32) bool {
+	for c := column(graphs, 0); c < len(p); c += deviceSeries {
+		a, b := float64(p[c]), float64(q[c])
+		if a > b {
+			a, b = b, a
+		}
+		if b-a > 0.02*b { // NaN is like all
 			return false
 		}
 	}
@@ -240,14 +246,19 @@ func (q *quiet) put(i int) {
 
 func (q *quiet) view(i int) view { return view{&q.Points[i], q, i} }
 
-// comparables appends the points after warm-up that are like the newest one, oldest first, and returns them.
-func (q *quiet) comparables(dst []view, warm time.Time, like func(a, b view) bool) []view {
+// comparables appends the points after warm-up that are like the newest one, oldest first, and returns them; pools says that those with
+// other private pools are not.
+func (q *quiet) comparables(dst []view, warm time.Time, pools bool) []view {
 	if len(q.Points) == 0 {
 		return dst
 	}
-	newest := q.view(len(q.Points) - 1)
+	newest, from := q.view(len(q.Points)-1), warm.UnixMicro()
+	if warm.Nanosecond()%1000 > 0 {
+		from++ // points are in whole microseconds
+	}
+	levels := q.Low.row(newest.i)
 	for i := range q.Points {
-		if p := q.view(i); !p.at().Before(warm) && like(p, newest) {
+		if p := q.view(i); p.Unix >= from && p.alike(newest) && (!pools || samePools(q.Low.row(i), levels)) {
 			dst = append(dst, p)
 		}
 	}

@@ -62,6 +62,7 @@ type Dot struct {
 
 // Report returns all that a person may want to see of the worker.
 func (w *Worker) Report() Report {
+	w.show()
 	word, why := w.verdict()
 	r := Report{Key: w.Key, Slot: w.Slot, Instance: w.Instance, Who: w.Who, Host: w.Host, Config: w.Config, First: w.First, Last: w.Last, Ready: w.ready,
 		Verdict: word, Why: why, Cards: w.cardReports(), Missing: w.Missing(), Quality: w.quality.remarks(w.counters.Resets)}

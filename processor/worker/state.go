@@ -60,6 +60,7 @@ func (c *caps) Parts() []any { return nil }
 // Prepare notes what is no part of a state as it is now, and says whether Resume would take the worker as it is; call it before the worker
 // is written. A clock that says 1970 is why it would not.
 func (w *Worker) Prepare() (sound bool) {
+	w.show() // what a tick left for later is in the sample, then, and not in the parts
 	w.basis.current = w.basis.config == w.Config
 	return w.broken() == ""
 }

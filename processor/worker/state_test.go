@@ -192,7 +192,8 @@ func TestARestoredWorkerGoesOnAsItWas(t *testing.T) {
 
 // Every field is saved, or named here with the reason in the code.
 func TestNoFieldIsForgotten(t *testing.T) {
-	want := []string{"basis.config", "call.sentence", "caps.Card", "caps.CardKnown", "caps.Host", "caps.HostKnown", "caps.of", "sight.points"}
+	want := []string{"Worker.born", "Worker.slopes", "Worker.unshown", "Worker.wanted", "Worker.warmed", "basis.config", "call.sentence", "caps.Asked", "caps.Card",
+		"caps.CardKnown", "caps.Host", "caps.HostKnown", "caps.Spare", "caps.of", "sight.moved", "sight.points"}
 	if got := ownLayout().Unkept(); !slices.Equal(got, want) {
 		t.Errorf("not saved are %v, want %v", got, want)
 	}

@@ -25,7 +25,7 @@ func (t *trace) observe(moment time.Time, values []float64) {
 	for age >= maxDots*t.Length {
 		t.halve()
 	}
-	i := int(age / t.Length)
+	i := stretch(age, t.Length, t.Low.rows()-1)
 	t.Low.widen(len(values))
 	for t.Low.rows() <= i {
 		t.Low.add()
@@ -36,6 +36,15 @@ func (t *trace) observe(moment time.Time, values []float64) {
 			low[c] = v
 		}
 	}
+}
+
+// stretch is the number of the stretch of a length that an age lies in, which is nearly always the newest one: a division takes longer than
+// all else of a look.
+func stretch(age, length time.Duration, newest int) int {
+	if since := age - time.Duration(newest)*length; since >= 0 && since < length {
+		return newest
+	}
+	return int(age / length)
 }
 
 func (t *trace) halve() {

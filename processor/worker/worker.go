@@ -52,6 +52,14 @@ type Worker struct {
 	sample *variable.Sample
 	basis  basis
 	calls  []call // by column
+
+	// Worked out anew after a restart.
+	warmed warmed
+	born   time.Time // when the process started, as far as is known; zero until somebody asks
+	slopes slopes
+
+	wanted  *Wanted // nil is everything
+	unshown unshown
 }
 
 // New starts the life of a process at its first event.
@@ -70,6 +78,7 @@ func (w *Worker) Learn(who *event.Worker) bool {
 	if who == nil || who == w.Who || knows(w.Who, who) {
 		return false
 	}
+	w.show()
 	merged := proto.CloneOf(w.Who)
 	if len(who.GpuUuids) > 0 {
 		merged.GpuUuids = nil // the set as it is now, not the union
@@ -89,9 +98,6 @@ func knows(a, b *event.Worker) bool {
 		(len(b.GpuUuids) == 0 || slices.Equal(a.GpuUuids, b.GpuUuids))
 }
 
-// Sample returns the features as rules read them; it is the worker's own and changes with the next tick.
-func (w *Worker) Sample() *variable.Sample { return w.sample }
-
 // Exited says that the process was reported to have ended before a time.
 func (w *Worker) Exited(at time.Time) bool { return !w.exited.IsZero() && w.exited.Before(at) }
 
@@ -104,6 +110,12 @@ func (w *Worker) Apply(e *event.Event) (closed bool) { return w.ApplyAt(e, e.At(
 
 // ApplyAt is Apply for who has computed the event's time already.
 func (w *Worker) ApplyAt(e *event.Event, at time.Time) (closed bool) {
+	if at == w.tick && w.quality.Shift == 0 && w.now.takes(e) { // four of five events are of the tick that is open
+		w.quality.Backs = 0
+		w.now.apply(e, w.Who)
+		w.dirty = true
+		return false
+	}
 	at = w.quality.moment(at, w.tick)
 	if !w.now.takes(e) {
 		return w.news(e, at)
@@ -128,6 +140,7 @@ func (w *Worker) ApplyAt(e *event.Event, at time.Time) (closed bool) {
 
 // news takes what is no reading of a tick.
 func (w *Worker) news(e *event.Event, at time.Time) (closed bool) {
+	w.show()
 	switch {
 	case e.Oom != nil:
 		w.ooms.event(at, e.Oom)
@@ -266,7 +279,7 @@ func (w *Worker) rest(doing activity) {
 		}
 	case working: // there is no point to keep, nor a state to keep it with
 		w.quiet.interrupt()
-		if e := w.now.engine; e != nil && !w.tick.Before(w.warm()) {
+		if e := w.now.engine; e != nil && reached(w.tick, w.warm()) {
 			if w.match.observe(w.tick, bin(e.GetRunning(), e.GetWaiting(), w.value(column(kv, 0))), w.level, w.counters.Work) {
 				w.basis.windows = everyBit
 			}
@@ -291,8 +304,26 @@ func (w *Worker) state() state {
 	return s
 }
 
+// reached says that a moment is not before another, as !Before does, mostly without a call.
+func reached(at, when time.Time) bool {
+	if s := at.Unix() - when.Unix(); s != 0 {
+		return s > 0
+	}
+	return !at.Before(when)
+}
+
 // warm is the moment after which quiet points count.
 func (w *Worker) warm() time.Time {
+	if w.warmed.ready != w.ready || w.warmed.at.IsZero() {
+		w.warmed = warmed{w.ready, w.warms()}
+	}
+	return w.warmed.at
+}
+
+// warmed is what warm last said, and what it went by: it is asked for several times at each tick.
+type warmed struct{ ready, at time.Time }
+
+func (w *Worker) warms() time.Time {
 	if !w.ready.IsZero() {
 		return w.ready.Add(warmUp)
 	}

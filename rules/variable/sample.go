@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 )
 
 // Sample holds the value of every variable at one moment; what was never set is unknown, which is not zero.
@@ -79,15 +80,23 @@ func (s *Sample) Moved(r *Reading) bool {
 }
 
 // Changed says whether a variable has changed since Settle.
-func (s *Sample) Changed(id ID) bool { return s.touched.has(id) }
+func (s *Sample) Changed(id ID) bool { return s.touched.Has(id) }
 
 // Flipped says whether a variable has become known, or unknown, since Settle.
-func (s *Sample) Flipped(id ID) bool { return s.flipped.has(id) }
+func (s *Sample) Flipped(id ID) bool { return s.flipped.Has(id) }
 
 // Settle forgets what has changed: whoever asks by Touched has taken all of it in.
 func (s *Sample) Settle() {
 	clear(s.touched)
 	clear(s.flipped)
+}
+
+// Aside lets set change variables that no rule reads, without a trace: when it is called must make no difference to what has changed.
+func (s *Sample) Aside(set func()) {
+	touched, flipped := slices.Clone(s.touched), slices.Clone(s.flipped)
+	set()
+	copy(s.touched, touched)
+	copy(s.flipped, flipped)
 }
 
 // SetNumber sets a number in base units; NaN makes it unknown, and so does what is infinite, which no finding

@@ -27,11 +27,19 @@ func (s Set) Join(other Set) {
 	}
 }
 
-// has says whether a variable is in the set.
-func (s Set) has(id ID) bool { return s[id/64]&(1<<(id%64)) != 0 }
+// With returns the members of both.
+func (s Set) With(other Set) Set {
+	both := slices.Clone(s)
+	both.Join(other)
+	return both
+}
+
+// Has says whether a variable is in the set.
+func (s Set) Has(id ID) bool { return s[id/64]&(1<<(id%64)) != 0 }
 
 // meets says whether two sets have a member in common.
 func (s Set) meets(other Set) bool {
+	other = other[:len(s)]
 	for i, word := range s {
 		if word&other[i] != 0 {
 			return true
@@ -61,19 +69,32 @@ func (r *Reading) Equal(other *Reading) bool {
 }
 
 // Readers tells for each variable who reads it, as bits: reader i is bit i%32, so that of more than 32 some share one.
-type Readers []uint32
+type Readers struct {
+	of   []uint32
+	read Set // those that anybody reads: most of what changes at a tick is for people's eyes
+}
 
 // NewReaders returns an index in which nobody reads anything.
-func NewReaders() Readers { return make(Readers, len(All())) }
+func NewReaders() Readers { return Readers{make([]uint32, len(All())), NewSet()} }
 
 // Add says that a reader reads a variable.
-func (r Readers) Add(id ID, reader int) { r[id] |= 1 << (reader % 32) }
+func (r *Readers) Add(id ID, reader int) {
+	r.of[id] |= 1 << (reader % 32)
+	r.read.Add(id)
+}
+
+// Read returns what anybody reads; it is shared and must not be changed.
+func (r *Readers) Read() Set { return r.read }
+
+// Of returns the bits of those who read a variable.
+func (r *Readers) Of(id ID) uint32 { return r.of[id] }
 
 // Concerned returns the bits of those who read something that has changed since Settle.
-func (s *Sample) Concerned(readers Readers) (who uint32) {
+func (s *Sample) Concerned(readers *Readers) (who uint32) {
+	read := readers.read[:len(s.touched)]
 	for i, word := range s.touched {
-		for ; word != 0; word &= word - 1 {
-			who |= readers[i*64+bits.TrailingZeros64(word)]
+		for word &= read[i]; word != 0; word &= word - 1 {
+			who |= readers.of[i*64+bits.TrailingZeros64(word)]
 		}
 	}
 	return who

@@ -47,10 +47,10 @@ func (s *Sample) AppendBinary(out []byte) ([]byte, error) {
 
 func (s *Sample) appendValue(out []byte, id ID, kind Kind) []byte {
 	how := byte(kind)
-	if s.touched.has(id) {
+	if s.touched.Has(id) {
 		how |= isTouched
 	}
-	if s.flipped.has(id) {
+	if s.flipped.Has(id) {
 		how |= isFlipped
 	}
 	if !s.Known(id) {
@@ -93,7 +93,7 @@ func (s *Sample) UnmarshalBinary(state []byte) error {
 		if known && r.err == nil && All()[id].Kind != kind {
 			r.fail(fmt.Sprintf("%s is a %s and was saved as a %s", name, All()[id].Kind, kind))
 		}
-		if known && seen.has(id) {
+		if known && seen.Has(id) {
 			r.fail(name + " comes twice")
 		}
 		if how&(isKnown|isTouched) == 0 || how&isFlipped > 0 && how&isTouched == 0 || how >= isFlipped<<1 {
