@@ -66,7 +66,7 @@ func (p *partition) follow(ctx context.Context) error {
 				told = true
 			}
 			wait(ctx, retryAfter)
-		case told:
+		case told && p.js.Conn().IsConnected(): // a pull that nobody heard ends without an error, too
 			p.log.Info("judging again")
 			told = false
 		}

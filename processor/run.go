@@ -58,7 +58,7 @@ type Judges struct {
 	running map[int]*partition
 	stood   standing
 	quit    context.CancelFunc // of the goroutine that looks, which runs while a partition does
-	looking sync.WaitGroup
+	looked  chan struct{}      // closed when it has ended
 }
 
 // standing is where the streams stood when somebody last asked.
@@ -133,8 +133,12 @@ func (all *Judges) enter(ctx context.Context, p *partition) error {
 	}
 	if len(all.running) == 0 {
 		looking, quit := context.WithCancel(context.WithoutCancel(ctx))
-		all.quit = quit
-		all.looking.Go(func() { all.watch(looking) })
+		ended := make(chan struct{}) // its own: all partitions may come back while the last one's end is waited for
+		all.quit, all.looked = quit, ended
+		go func() {
+			defer close(ended)
+			all.watch(looking)
+		}()
 	}
 	all.running[p.number] = p
 	return nil
@@ -144,13 +148,13 @@ func (all *Judges) enter(ctx context.Context, p *partition) error {
 func (all *Judges) leave(p *partition) {
 	all.mu.Lock()
 	delete(all.running, p.number)
-	last := len(all.running) == 0
+	last, ended := len(all.running) == 0, all.looked
 	if last {
 		all.quit()
 	}
 	all.mu.Unlock()
 	if last {
-		all.looking.Wait()
+		<-ended
 	}
 }
 
