@@ -4,7 +4,7 @@ FUZZLONG ?= 1m collector/(engine/.*FuzzExposition|allocator/.*FuzzLine|kernel/.*
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 DEMO = $(shell test -e /dev/nvidia0 -o -e /proc/driver/nvidia || echo --demo)
 
-.PHONY: build test lint generate engine run demo fuzz bench e2e wheel gpu-test gpu-story scorecard
+.PHONY: build test lint generate engine run demo fuzz bench bench-pipeline e2e faults soak wheel gpu-test gpu-story scorecard
 build:
 	go build -o lowtide .
 engine:
@@ -24,6 +24,12 @@ fuzz:
 	@sh deploy/fuzz.sh $(FUZZTIME) $(firstword $(FUZZLONG)) '$(lastword $(FUZZLONG))'
 bench:
 	go test -run '^$$' -bench . ./...
+bench-pipeline: build engine
+	./lowtide bench
+faults: engine
+	go run ./deploy/fault --runs 4
+soak: engine
+	go run ./deploy/fault --runs 200
 e2e: engine
 	go test -count=1 -run TestEndToEnd .
 wheel:

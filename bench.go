@@ -49,7 +49,7 @@ type BenchCommand struct {
 	Data     string        `type:"path" placeholder:"DIR" help:"An empty folder for broker and store, which stays; one that is removed when left out."`
 	Library  string        `placeholder:"FILE" help:"libchdb.so; default: where make engine puts it."`
 	Seed     uint64        `default:"1" help:"Seed of the fleet."`
-	Profile  string        `name:"cpu-profile" type:"path" placeholder:"FILE" help:"Write a processor profile of the measured time, without the fleet and the engine; parts are told apart by the label 'part'."`
+	Profile  string        `name:"cpu-profile" type:"path" placeholder:"FILE" help:"Write a processor profile of the measured time, without the fleet and the engine."`
 
 	Stdout    io.Writer                                   `kong:"-"`
 	inProcess func(address string, victims int) generator // nil: a process of its own
@@ -158,7 +158,33 @@ type moment struct {
 	machine            time.Duration
 }
 
+// settled waits until every reader has its consumer: before that nothing seems to wait for it.
+func (r *benchRun) settled(ctx context.Context) error {
+	ctx, cancel := within(ctx, 2*time.Minute, "the start of the readers")
+	defer cancel()
+	pace := time.NewTicker(benchStep)
+	defer pace.Stop()
+	for {
+		if err := r.look(ctx, false); err != nil {
+			return err
+		}
+		if r.backlog.Judges == event.PartitionCount && (r.NoStore || r.backlog.Stores == broker.StoreLanes) {
+			return nil
+		}
+		select {
+		case <-pace.C:
+		case err := <-r.readers.ended:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
 func (r *benchRun) run(ctx context.Context) error {
+	if err := r.settled(ctx); err != nil {
+		return err
+	}
 	r.result.Memory.IdleHeap = liveHeap()
 	victims := 0
 	if r.OOMEvery > 0 {

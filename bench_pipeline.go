@@ -8,16 +8,13 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
-	"runtime/pprof"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"lowtide/event"
 	"lowtide/notifier"
-	"lowtide/processor"
 	"lowtide/processor/broker"
 	"lowtide/rules"
 	"lowtide/sink"
@@ -73,24 +70,13 @@ func (c *BenchCommand) startPipeline(ctx context.Context, log *slog.Logger) (*pi
 	if err != nil {
 		return p, fmt.Errorf("load rules: %w", err)
 	}
-	p.read("notifier", func(ctx context.Context) error {
-		return notifier.Run(ctx, p.js, notifier.Options{SlackToken: "xoxb-bench", SlackChannel: "C1", SlackURL: p.slack.url, Log: log})
-	})
-	p.read("judge", func(ctx context.Context) error {
-		return processor.Run(ctx, processor.Options{JS: p.js, Pack: pack, Log: log})
-	})
-	p.read("store", func(ctx context.Context) error {
-		return sink.RunStore(ctx, p.js, p.clickhouse, log, event.PartitionCount)
-	})
-	return p, nil
-}
-
-// read starts a part that reads the streams; its goroutines carry its name in a processor profile.
-func (p *pipeline) read(name string, body func(context.Context) error) {
-	p.readers.run(name, func(ctx context.Context) (err error) {
-		pprof.Do(ctx, pprof.Labels("part", name), func(ctx context.Context) { err = body(ctx) })
-		return err
-	})
+	if c.NoStore {
+		log = slog.New(slog.DiscardHandler) // that the store is down is known
+	}
+	seats := watching{js: p.js, pack: pack, store: p.clickhouse, alone: true, log: log,
+		announce: notifier.Options{SlackToken: "xoxb-bench", SlackChannel: "C1", SlackURL: p.slack.url, Log: log}}
+	_, _, err = seats.start(ctx, p.readers)
+	return p, err
 }
 
 // startStore starts the engine, or lets the store look for a ClickHouse that is down.
@@ -111,10 +97,7 @@ func (c *BenchCommand) startStore(ctx context.Context, p *pipeline, log *slog.Lo
 	}
 	p.base.onStop("store connection", func(context.Context) error { return store.Close() })
 	p.clickhouse = store
-	if c.NoStore {
-		return nil // and Migrate would only say that it is down
-	}
-	return store.Migrate(ctx)
+	return nil
 }
 
 // ask runs a statement on the engine as an account and returns the answer, tab separated.

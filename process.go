@@ -55,6 +55,7 @@ type ProcessCommand struct {
 	ClickHouse string   `name:"clickhouse" env:"LOWTIDE_CLICKHOUSE" placeholder:"HOST:PORT" help:"Where to store; left out, nothing is stored."`
 	Protocol   string   `enum:"http,native" default:"http" help:"How to speak to ClickHouse: http or native."`
 	User       string   `env:"LOWTIDE_CLICKHOUSE_USER" default:"lowtide" help:"ClickHouse user; the password comes from LOWTIDE_CLICKHOUSE_PASSWORD."`
+	Name       string   `env:"LOWTIDE_NAME" placeholder:"NAME" help:"Name of this processor among the others, such as that of its pod; drawn when left out."`
 	Replicas   int      `default:"1" placeholder:"N" help:"On how many servers of a NATS cluster each stream and bucket is kept: 1, 3 or 5."`
 	Metrics    string   `name:"metrics-listen" default:"off" placeholder:"HOST:PORT" help:"Where /metrics, /healthz and /readyz are served; 'off' for nowhere."`
 
@@ -105,7 +106,7 @@ func (c *ProcessCommand) start(ctx context.Context, all *parts, log *slog.Logger
 	if err != nil {
 		return err
 	}
-	gather, checks, err := watching{js: js, pack: pack, asker: asker, store: store, announce: c.notifier(log), log: log}.start(ctx, all)
+	gather, checks, err := watching{js: js, pack: pack, asker: asker, store: store, announce: c.notifier(log), name: c.Name, log: log}.start(ctx, all)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,8 @@ type watching struct {
 	asker    *processor.Asker // nil: no host is asked for evidence
 	store    *sink.ClickHouse // nil: nothing is stored
 	announce notifier.Options
-	alone    bool // the broker is our own
+	name     string // among the processors; drawn when empty
+	alone    bool   // the broker is our own
 	log      *slog.Logger
 }
 
@@ -55,7 +56,7 @@ func (w watching) start(ctx context.Context, all *parts) ([]prometheus.Collector
 		all.run("evidence", func(ctx context.Context) error { w.asker.Run(ctx); return nil })
 	}
 	all.run("seats", func(ctx context.Context) error {
-		return ownership.Run(ctx, ownership.Options{JS: w.js, Version: version(), Alone: w.alone, Log: w.log, Metrics: seats}, roles...)
+		return ownership.Run(ctx, ownership.Options{JS: w.js, Member: w.name, Version: version(), Alone: w.alone, Log: w.log, Metrics: seats}, roles...)
 	})
 	return gather, checks, nil
 }
