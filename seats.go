@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +18,9 @@ import (
 	"lowtide/rules"
 	"lowtide/sink"
 )
+
+// tellAgain is the pause before a notifier that could not start is started again.
+const tellAgain = 2 * time.Second
 
 // watching is what `up` and `process` have in common: judges, store and notifier, each seat of which one process has at a time.
 type watching struct {
@@ -32,6 +36,9 @@ type watching struct {
 
 // start runs the seats that fall to this process, and returns what they tell of themselves.
 func (w watching) start(ctx context.Context, all *parts) ([]prometheus.Collector, exporter.Checks, error) {
+	if err := w.announce.Check(); err != nil {
+		return nil, nil, err
+	}
 	judges, err := processor.NewJudges(ctx, processor.Options{JS: w.js, Pack: w.pack, Log: w.log, Evidence: w.asker})
 	if err != nil {
 		return nil, nil, err
@@ -42,7 +49,7 @@ func (w watching) start(ctx context.Context, all *parts) ([]prometheus.Collector
 	checks := exporter.Checks{{Name: "judge", Well: judges.Ready}, {Name: "notifier", Well: gauge.Well}}
 	roles := []ownership.Role{
 		{Name: "judge", Seats: event.PartitionCount, Work: lost(judges.Run, processor.ErrFenced)},
-		{Name: "notifier", Seats: 1, Work: func(ctx context.Context, _ int, _ uint64) error { return notifier.Run(ctx, w.js, w.announce) }},
+		{Name: "notifier", Seats: 1, Work: w.tell},
 	}
 	if w.store != nil {
 		storer, tables := sink.NewStorer(w.js, w.store, w.log), newSchema(w.store, w.log)
@@ -59,6 +66,24 @@ func (w watching) start(ctx context.Context, all *parts) ([]prometheus.Collector
 		return ownership.Run(ctx, ownership.Options{JS: w.js, Member: w.name, Version: version(), Alone: w.alone, Log: w.log, Metrics: seats}, roles...)
 	})
 	return gather, checks, nil
+}
+
+// tell announces until ctx ends. A broker that does not answer while it starts is waited for: others judge and store meanwhile.
+func (w watching) tell(ctx context.Context, _ int, _ uint64) error {
+	for {
+		err := notifier.Run(ctx, w.js, w.announce)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		w.log.Warn("nothing is announced; starting the notifier again", "error", err, "after", tellAgain)
+		timer := time.NewTimer(tellAgain)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
 }
 
 // lost makes the word of a work that its seat has another owner by now that of ownership.

@@ -74,6 +74,14 @@ func (o *Options) complete() error {
 	return nil
 }
 
+// Check says what is wrong with the options, such as a token that cannot be read, before Run would.
+func (o Options) Check() error {
+	if err := o.complete(); err != nil {
+		return fmt.Errorf("start notifier: %w", err)
+	}
+	return nil
+}
+
 // Run tells people about the findings of LOWTIDE_FINDINGS until the context ends, and then returns nil. A finding is written to
 // the outbox before it is acknowledged, so that nothing is lost while a medium is away or across a restart; findings that arrive
 // faster than a medium takes them become one update. A call that is under way when the context ends is finished and noted.
@@ -97,6 +105,10 @@ func Run(ctx context.Context, js jetstream.JetStream, o Options) error {
 	})
 	if err != nil {
 		return fmt.Errorf("start notifier: open consumer %s of %s: %w", Consumer, event.StreamFindings, err)
+	}
+	// What a notifier had that died is delivered now, not when its time to acknowledge is over: that may be a page. Twice does no harm.
+	if _, err := js.ResetConsumer(setup, event.StreamFindings, Consumer); err != nil {
+		o.Log.Warn("findings that another notifier had come later; the NATS server should be 2.14 or newer", "error", err)
 	}
 	d := newDesk(o, outbox{kv: kv})
 	if err := d.resume(setup); err != nil {

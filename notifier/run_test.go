@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"lowtide/event"
@@ -47,6 +48,23 @@ func TestRestartDoesNotPostAgain(t *testing.T) {
 	start(t, b, c, nil)
 	b.awaitRecord(t, toldOf("f2"))
 	c.only(t)
+}
+
+// A notifier that stops without a word has findings that it was given; the next one does not wait until its time to acknowledge is over.
+func TestNextNotifierGetsWhatTheLastOneHad(t *testing.T) {
+	b, c := newBroker(t), newChannel(t)
+	consumer, err := b.js.CreateOrUpdateConsumer(t.Context(), event.StreamFindings, jetstream.ConsumerConfig{Durable: Consumer, AckPolicy: jetstream.AckExplicitPolicy,
+		FilterSubject: "lowtide.finding.>", AckWait: time.Hour, MaxDeliver: -1, MaxAckPending: 256})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.publish(t, leak())
+	taken, err := consumer.Next(jetstream.FetchMaxWait(10 * time.Second))
+	if err != nil || len(taken.Data()) == 0 {
+		t.Fatalf("the first notifier was given nothing: %v", err)
+	}
+	start(t, b, c, nil)
+	b.awaitRecord(t, toldOf("f1"))
 }
 
 func TestCrashBetweenSendingAndNoting(t *testing.T) {

@@ -14,6 +14,7 @@ const (
 	publishedEvents   = "lowtide.event.*.*.*"
 	publishedFindings = "lowtide.finding.*"
 	ensureLimit       = 30 * time.Second
+	ensureAll         = 90 * time.Second // a cluster that has just come up takes its time over each of a dozen streams
 )
 
 // Limits bound the streams. A field that is zero has its default.
@@ -61,7 +62,7 @@ func (l Limits) total() int64 {
 // carries the partition that the server computed from cluster and host, so that one host stays in order on one partition.
 func Ensure(ctx context.Context, js jetstream.JetStream, limits Limits) error {
 	limits = limits.withDefaults()
-	ctx, cancel := context.WithTimeout(ctx, ensureLimit)
+	ctx, cancel := context.WithTimeout(ctx, ensureAll)
 	defer cancel()
 	if err := ensureStream(ctx, js, jetstream.StreamConfig{
 		Name:        event.StreamEvents,

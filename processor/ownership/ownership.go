@@ -98,6 +98,7 @@ func Run(ctx context.Context, o Options, roles ...Role) error {
 	v := newView(o, clock, roles)
 	h := newHeart(o, clock, members, v, roles)
 
+	asked := ctx
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	// What keeps a seat ours goes on until the last one is given back.
@@ -143,10 +144,10 @@ func Run(ctx context.Context, o Options, roles ...Role) error {
 	}
 	h.goodbye()
 	working.Wait()
-	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.DeadlineExceeded) {
-		return cause
+	if asked.Err() != nil {
+		return nil
 	}
-	return nil
+	return context.Cause(ctx) // it may be like that of a context, as when a work's request took too long
 }
 
 func (o Options) complete(roles []Role) (Options, error) {
