@@ -33,8 +33,9 @@ type Report struct {
 	At        time.Time `json:"at,omitzero"`   // when the event was handed to the publisher
 }
 
-// Victims are hosts beside the fleet in which an allocation will fail: one leaking worker each, whose two hours of past are published
-// first, and which then ticks in real time.
+// Victims are hosts beside the fleet in which an allocation will fail: one leaking worker each, whose two hours before the fleet's start
+// are published first, and which then ticks as fast as the clock. They live on the fleet's days: the store has a part of each table a
+// day and block.
 const (
 	victimPast = 130 * time.Minute
 	victimStep = time.Minute
@@ -57,9 +58,8 @@ func Drive(ctx context.Context, stream collector.Stream, o Options, victims int,
 		defer cancel()
 		err = errors.Join(err, f.Close(last))
 	}()
-	now := time.Now()
 	for n := range victims {
-		if err := f.add(sim.MachineOptions{Cluster: o.Cluster, Name: VictimName(n + 1), Number: MaxHosts + n, Workers: 1, Kinds: []sim.Kind{sim.Leaking}, Seed: o.Seed, Step: victimStep, Start: now.Add(-victimPast)}, o.Log); err != nil {
+		if err := f.add(sim.MachineOptions{Cluster: o.Cluster, Name: VictimName(n + 1), Number: MaxHosts + n, Workers: 1, Kinds: []sim.Kind{sim.Leaking}, Seed: o.Seed, Step: victimStep, Start: o.Start.Add(-victimPast)}, o.Log); err != nil {
 			return err
 		}
 	}
@@ -165,7 +165,7 @@ func (d *drive) fail(number int) error {
 	}
 	d.victims.Lock()
 	at := time.Now()
-	err := d.fleet.Fail(n, at)
+	err := d.fleet.Fail(n, d.fleet.hosts[n].machine.Now().Add(victimPace/5))
 	d.victims.Unlock()
 	if err != nil {
 		return err
