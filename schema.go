@@ -17,6 +17,7 @@ const schemaAgain = 5 * time.Second
 // schema brings the tables up to date, however long the store is away: judging and paging do not wait for it, storing does.
 type schema struct {
 	migrate func(context.Context) error
+	fill    func(context.Context) error // new rollups from older samples; returns nil when ctx ends
 	log     *slog.Logger
 	done    chan struct{} // closed when the tables are there
 
@@ -25,10 +26,10 @@ type schema struct {
 }
 
 func newSchema(store *sink.ClickHouse, log *slog.Logger) *schema {
-	return &schema{migrate: store.Migrate, log: log, done: make(chan struct{}), last: errors.New("the tables are not looked at yet")}
+	return &schema{migrate: store.Migrate, fill: store.Backfill, log: log, done: make(chan struct{}), last: errors.New("the tables are not looked at yet")}
 }
 
-// run tries until it is done, and then waits for the end of ctx.
+// run tries until it is done, fills what is new from what is old, and then waits for the end of ctx.
 func (s *schema) run(ctx context.Context) error {
 	told := ""
 	for {
@@ -41,6 +42,9 @@ func (s *schema) run(ctx context.Context) error {
 		s.mu.Unlock()
 		if err == nil {
 			close(s.done)
+			if err := s.fill(ctx); err != nil && ctx.Err() == nil {
+				s.log.Warn("questions about the time before this version find less: rollups were not filled from older samples", "error", err, "hint", "lowtide schema up")
+			}
 			<-ctx.Done()
 			return nil
 		}

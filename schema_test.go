@@ -15,9 +15,9 @@ import (
 func TestStoringWaitsForTheSchema(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away := errors.New("migrate 0001: store is away")
-		tries := 0
+		tries, filled := 0, false
 		var said bytes.Buffer
-		s := &schema{log: slog.New(slog.NewTextHandler(&said, nil)), done: make(chan struct{}), last: errors.New("not yet"), migrate: func(context.Context) error {
+		s := &schema{log: slog.New(slog.NewTextHandler(&said, nil)), done: make(chan struct{}), last: errors.New("not yet"), fill: func(context.Context) error { filled = true; return nil }, migrate: func(context.Context) error {
 			if tries++; tries < 4 {
 				return away
 			}
@@ -42,6 +42,9 @@ func TestStoringWaitsForTheSchema(t *testing.T) {
 			if err := <-ended; err != nil {
 				t.Error(err)
 			}
+		}
+		if !filled {
+			t.Error("the rollups are not filled")
 		}
 		if n := strings.Count(said.String(), "store is away"); n != 1 {
 			t.Errorf("said %d times", n)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -36,6 +38,9 @@ type watching struct {
 
 // start runs the seats that fall to this process, and returns what they tell of themselves.
 func (w watching) start(ctx context.Context, all *parts) ([]prometheus.Collector, exporter.Checks, error) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(200) // what is remembered of the workers is large and lives long; messages are small and do not
+	}
 	if err := w.announce.Check(); err != nil {
 		return nil, nil, err
 	}

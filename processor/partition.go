@@ -21,6 +21,7 @@ type partition struct {
 	js       jetstream.JetStream
 	stream   jetstream.Stream // of the events
 	log      *slog.Logger
+	batches  *event.BatchReader
 	judge    *Judge
 	board    *Board
 	verdicts *Verdicts // nil where nothing is published
@@ -76,7 +77,7 @@ const (
 )
 
 func newPartition(number int, o Options, board *Board, verdicts *Verdicts) *partition {
-	p := &partition{number: number, js: o.JS, log: o.Log.With("partition", number), board: board, marks: make(map[string]mark), verdicts: verdicts,
+	p := &partition{number: number, batches: event.NewBatchReader(), js: o.JS, log: o.Log.With("partition", number), board: board, marks: make(map[string]mark), verdicts: verdicts,
 		evidence: o.Evidence, now: time.Now, pace: usual()}
 	p.hire(NewJudgeWith(o.Pack, board, p.emit))
 	return p
@@ -123,7 +124,7 @@ func (p *partition) apply(m letter) {
 		return // redelivered
 	}
 	p.applied = m.sequence
-	batch, _, err := event.DecodeBatch(m.kind, m.data)
+	batch, _, err := p.batches.Decode(m.kind, m.data)
 	if err == nil {
 		err = sameHost(m.subject, batch)
 	}

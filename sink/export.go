@@ -134,14 +134,18 @@ type scope struct {
 func (c *ExportCommand) scope(ctx context.Context, in exported) (scope, error) {
 	s := scope{hosts: in.hosts, from: in.onset.Add(-c.Before), until: in.last.Add(exportTail)}
 	bound := map[string]string{"hosts": textList(s.hosts), "slots": textList(in.slots), "from": stamp(s.from), "until": stamp(s.until), "peers": strconv.Itoa(c.Peers)}
-	var kept []struct{ Oldest, Known *time.Time }
-	if err := c.rows(ctx, `SELECT
-			(SELECT minOrNull(time) FROM worker_samples WHERE concat(cluster, '/', host) IN {hosts:Array(String)} AND time >= {from:DateTime64(3, 'UTC')} AND time < {until:DateTime64(3, 'UTC')}) AS Oldest,
-			(SELECT minOrNull(hour) FROM worker_hour_rollup WHERE concat(cluster, '/', host) IN {hosts:Array(String)} AND hour >= toStartOfHour({from:DateTime64(3, 'UTC')}) AND hour < {until:DateTime64(3, 'UTC')}) AS Known`, bound, &kept); err != nil {
+	var kept []struct{ Oldest, Workers, Known *time.Time }
+	var oldest []string
+	for _, table := range []string{TableWorkers, TableGpus, TableHosts, TableEvents} {
+		oldest = append(oldest, "SELECT minOrNull(time) AS oldest FROM "+table+exportWhere)
+	}
+	if err := c.rows(ctx, `SELECT (SELECT min(oldest) FROM (`+strings.Join(oldest, " UNION ALL ")+`)) AS Oldest, (SELECT minOrNull(time) FROM worker_samples`+exportWhere+`) AS Workers,
+			(SELECT minOrNull(hour) FROM worker_hour_rollup WHERE concat(cluster, '/', host) IN {hosts:Array(String)} AND hour >= {from:DateTime64(9, 'UTC')}
+				AND hour + INTERVAL 1 HOUR <= {until:DateTime64(9, 'UTC')}) AS Known`, s.bound(), &kept); err != nil {
 		return s, err
 	}
-	if len(kept) == 1 {
-		if err := c.refuseForgotten(in, s, kept[0].Oldest, kept[0].Known); err != nil {
+	if len(kept) == 1 && !c.Partial {
+		if err := forgotten(in, s, kept[0].Oldest, kept[0].Workers, kept[0].Known); err != nil {
 			return s, err
 		}
 	}
@@ -162,21 +166,22 @@ func (c *ExportCommand) scope(ctx context.Context, in exported) (scope, error) {
 	return s, nil
 }
 
-// refuseForgotten compares the oldest sample with what the rollup, which is kept longer, knows of the same hosts.
-func (c *ExportCommand) refuseForgotten(in exported, s scope, oldest, known *time.Time) error {
-	if c.Partial {
-		return nil
-	}
+// forgotten refuses where samples are missing: none of any kind, or those of a worker of which the rollup, which is kept longer, knows.
+func forgotten(in exported, s scope, oldest, workers, known *time.Time) error {
 	refuse := func(what string) error {
 		return &broker.Failure{What: "export " + in.id + ": " + what, Remedy: "--partial writes what is left, which may not be judged the same; samples are kept for 30 days unless `lowtide schema up --keep-samples` said otherwise"}
 	}
-	if oldest == nil {
+	switch {
+	case oldest == nil:
 		return refuse("its samples are gone: it was between " + in.onset.UTC().Format("2006-01-02 15:04") + " and " + in.last.UTC().Format("2006-01-02 15:04"))
+	case known != nil && workers == nil:
+		return refuse("the samples of its workers are gone: it was between " + in.onset.UTC().Format("2006-01-02 15:04") + " and " + in.last.UTC().Format("2006-01-02 15:04"))
+	case known != nil && known.Add(time.Hour).Before(*workers):
+		oldest = workers
+	case !in.onset.Add(time.Hour).Before(*oldest):
+		return nil
 	}
-	if known != nil && known.Add(time.Hour).Before(*oldest) || in.onset.Add(time.Hour).Before(*oldest) {
-		return refuse("its samples are there from " + oldest.UTC().Format("2006-01-02 15:04:05") + " on only; it needs those from " + s.from.UTC().Format("2006-01-02 15:04:05") + " on")
-	}
-	return nil
+	return refuse("its samples are there from " + oldest.UTC().Format("2006-01-02 15:04:05") + " on only; it needs those from " + s.from.UTC().Format("2006-01-02 15:04:05") + " on")
 }
 
 // rows decodes an answer, one JSON object a row, into a slice of structs whose fields are named like the columns.
@@ -201,7 +206,6 @@ var exportSettings = map[string]string{"output_format_json_quote_64bit_integers"
 // commas puts one between the lines that are written.
 type commas struct {
 	out   io.Writer
-	begun bool
 	ended bool // the last byte was the end of a line
 }
 

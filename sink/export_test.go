@@ -165,7 +165,10 @@ func (f fleet) exportsIncidents(t *testing.T, pack *rules.Pack) {
 }
 
 func (f fleet) exportRefusals(t *testing.T) {
-	id := f.findings[0].Incident
+	leak := f.findings[slices.IndexFunc(f.findings, func(one *event.Finding) bool {
+		return strings.HasPrefix(one.Slot, "lab/m-leak/") && one.State == event.Confirmed
+	})]
+	id := leak.Incident
 	there := filepath.Join(t.TempDir(), "there.ndjson")
 	if err := os.WriteFile(there, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
@@ -204,8 +207,8 @@ func (f fleet) exportRefusals(t *testing.T) {
 		t.Errorf("files stay beside it: %v, %v", left, err)
 	}
 	// The first half of its samples is forgotten, as after 30 days.
-	if err := f.store.exec(t.Context(), "DELETE FROM lowtide.worker_samples WHERE host = '"+strings.Split(f.findings[0].Slot, "/")[1]+"' AND time < toDateTime64('"+
-		stamp(f.findings[0].Time)+"', 3, 'UTC')"); err != nil {
+	if err := f.store.exec(t.Context(), "DELETE FROM lowtide.worker_samples WHERE host = 'm-leak' AND time < toDateTime64('"+
+		stamp(leak.Time)+"', 3, 'UTC')"); err != nil {
 		t.Fatal(err)
 	}
 	old := ExportCommand{Access: f.access, Incident: id, Out: filepath.Join(t.TempDir(), "old.ndjson"), Before: 24 * time.Hour, Stderr: new(bytes.Buffer)}
@@ -215,5 +218,27 @@ func (f fleet) exportRefusals(t *testing.T) {
 	old.Partial = true
 	if err := old.Run(t.Context()); err != nil {
 		t.Errorf("--partial: %v", err)
+	}
+}
+
+// An incident without workers, as of a card, needs none; a worker whose samples the rollup outlived is missed.
+func TestForgottenSamplesAreMissed(t *testing.T) {
+	at := func(hour int) *time.Time { return event.Ptr(tick.Add(time.Duration(hour) * time.Hour)) }
+	in, s := exported{id: "i1", onset: *at(0), last: *at(2)}, scope{from: *at(-24), until: *at(3)}
+	for _, test := range []struct {
+		oldest, workers, known *time.Time
+		want                   string
+	}{
+		{nil, nil, nil, "its samples are gone"},
+		{at(-3), nil, at(-3), "the samples of its workers are gone"},
+		{at(-24), at(-2), at(-20), "are there from 2026-03-01 10:00:00 on only; it needs those from 2026-02-28 12:00:00"},
+		{at(2), at(2), nil, "are there from 2026-03-01 14:00:00 on only"},
+		{at(-24), nil, nil, ""},
+		{at(-5), at(-5), at(-5), ""}, // the process began then
+	} {
+		err := forgotten(in, s, test.oldest, test.workers, test.known)
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%v, want %q", err, test.want)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +108,28 @@ func TestStoriesDiffer(t *testing.T) {
 	blind.Class = "blind"
 	if got := story([]*event.Finding{blind}); len(got) != 0 {
 		t.Errorf("what cannot be seen depends on the faults: %v", got)
+	}
+}
+
+// Numbers worked out by hand: three readings of one card in one minute, and one in the next.
+func TestRollupsAreWhatTheSamplesComeTo(t *testing.T) {
+	used := func(at int64, bytes uint64) *event.Event {
+		return &event.Event{Host: &event.Host{Cluster: "lab", Name: "h1"}, Time: timestamppb.New(time.Unix(at, 500)), Gpu: &event.Gpu{Uuid: "GPU-1", UsedBytes: &bytes}}
+	}
+	at := time.Date(2026, 11, 1, 10, 0, 0, 0, time.UTC).Unix()
+	first := entry{batch: &event.Batch{Events: []*event.Event{used(at, 5), used(at+59, 7), used(at+30, 3), used(at+60, 9)}}}
+	again := first
+	again.repeat = true
+	var got []string
+	(&ledger{events: []entry{first, again}}).expectedRollups(func(r reading) { got = append(got, r.String()) })
+	slices.Sort(got)
+	want := []string{
+		"gpu_hour_rollup 2026-11-01 10:00:00 lab/h1 GPU-1 sum(used_count) = 4", "gpu_hour_rollup 2026-11-01 10:00:00 lab/h1 GPU-1 sum(used_sum) = 24",
+		"gpu_minute_rollup 2026-11-01 10:00:00 lab/h1 GPU-1 sum(used_count) = 3", "gpu_minute_rollup 2026-11-01 10:00:00 lab/h1 GPU-1 sum(used_sum) = 15",
+		"gpu_minute_rollup 2026-11-01 10:01:00 lab/h1 GPU-1 sum(used_count) = 1", "gpu_minute_rollup 2026-11-01 10:01:00 lab/h1 GPU-1 sum(used_sum) = 9",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 

@@ -167,7 +167,7 @@ func (c *child) lastError() string {
 		return err.Error()
 	}
 	for _, line := range slices.Backward(strings.Split(string(text), "\n")) {
-		if strings.HasPrefix(line, "error: ") || strings.HasPrefix(line, "panic: ") || strings.Contains(line, "[FTL]") || strings.Contains(line, "[ERR]") {
+		if strings.HasPrefix(line, "error: ") || strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") || strings.Contains(line, "[FTL]") || strings.Contains(line, "[ERR]") {
 			return line[:min(len(line), 300)]
 		}
 	}

@@ -30,7 +30,8 @@ func echo(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-func dialed(t *testing.T, p *proxy) (net.Conn, func() (string, error)) {
+// dialed returns a client that says hello and hears the answer, or that none comes within its patience.
+func dialed(t *testing.T, p *proxy, patience time.Duration) func() (string, error) {
 	t.Helper()
 	conn, err := net.Dial("tcp", p.address())
 	if err != nil {
@@ -38,11 +39,11 @@ func dialed(t *testing.T, p *proxy) (net.Conn, func() (string, error)) {
 	}
 	t.Cleanup(func() { conn.Close() })
 	reader := bufio.NewReader(conn)
-	return conn, func() (string, error) {
+	return func() (string, error) {
 		if _, err := conn.Write([]byte("hello\n")); err != nil {
 			return "", err
 		}
-		_ = conn.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+		_ = conn.SetReadDeadline(time.Now().Add(patience))
 		return reader.ReadString('\n')
 	}
 }
@@ -53,24 +54,24 @@ func TestProxyCutsStrandsAndHeals(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.close()
-	_, ask := dialed(t, p)
-	if got, err := ask(); err != nil || got != "hello\n" {
+	const answered, silent = 10 * time.Second, 300 * time.Millisecond
+	ask := dialed(t, p, silent)
+	if got, err := dialed(t, p, answered)(); err != nil || got != "hello\n" {
 		t.Fatalf("through the proxy: %q %v", got, err)
 	}
+	eventually(t, "both are connected", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.links) == 2 })
 	p.strand()
 	if _, err := ask(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("half open: %v, want silence without an end", err)
 	}
-	if _, other := dialed(t, p); true {
-		if got, err := other(); err != nil || got != "hello\n" {
-			t.Errorf("a new connection beside a half-open one: %q %v", got, err)
-		}
+	if got, err := dialed(t, p, answered)(); err != nil || got != "hello\n" {
+		t.Errorf("a new connection beside a half-open one: %q %v", got, err)
 	}
 	p.heal()
 	if _, err := ask(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("half open after it healed: %v, want that nobody tells", err)
 	}
-	_, ask = dialed(t, p)
+	ask = dialed(t, p, answered)
 	if _, err := ask(); err != nil {
 		t.Fatal(err)
 	}
@@ -78,12 +79,15 @@ func TestProxyCutsStrandsAndHeals(t *testing.T) {
 	if _, err := ask(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("cut: %v, want an end", err)
 	}
-	_, ask = dialed(t, p)
-	if _, err := ask(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("refused: %v, want an end", err)
+	if conn, err := net.Dial("tcp", p.address()); err == nil { // the reset may meet it while it dials, or after
+		_ = conn.SetReadDeadline(time.Now().Add(answered))
+		if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("refused: %v, want an end", err)
+		}
+		_ = conn.Close()
 	}
 	p.heal()
-	_, ask = dialed(t, p)
+	ask = dialed(t, p, answered)
 	if got, err := ask(); err != nil || got != "hello\n" {
 		t.Errorf("healed: %q %v", got, err)
 	}

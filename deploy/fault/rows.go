@@ -38,6 +38,7 @@ func (l *ledger) expected(visit func(reading)) error {
 	for i, f := range l.findings {
 		visit(reading{"findings", f.ID, "version", strconv.FormatUint(l.places[i], 10) + " " + f.Incident + " " + f.Class + " " + f.State + " " + f.Severity})
 	}
+	l.expectedRollups(visit)
 	last := map[string]string{}
 	for _, f := range l.findings {
 		last[f.Incident] = f.ID + " " + f.State + " " + f.Severity
@@ -155,7 +156,7 @@ func (w *world) stored(ctx context.Context, visit func(reading)) error {
 			return fmt.Errorf("read %s: %w", q.table, err)
 		}
 	}
-	return nil
+	return w.storedRollups(ctx, visit)
 }
 
 func lines(text string, columns int, visit func([]string)) error {

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
+	"lowtide/event"
 	"lowtide/rules"
 )
 
@@ -17,6 +20,8 @@ const (
 	stopGrace = 25 * time.Second // for a process to end in order
 	lookEvery = time.Second
 	coldWait  = 3 * time.Second
+	// findingWait is longer than the half minute after which a finding comes again that was delivered to a notifier which then ended.
+	findingWait = 45 * time.Second
 )
 
 // result is what became of one run.
@@ -85,6 +90,13 @@ func (r *runner) run(ctx context.Context, seed uint64) (*result, error) {
 	}
 	err = w.close()
 	w.tally(res)
+	for _, name := range slices.Sorted(maps.Keys(res.Accidents)) {
+		for _, said := range res.Accidents[name] {
+			if strings.HasPrefix(said, "panic: ") || strings.HasPrefix(said, "fatal error: ") {
+				res.Problems = append(res.Problems, name+" crashed, and its restart healed it: "+said)
+			}
+		}
+	}
 	res.Passed = len(res.Problems) == 0
 	res.Seconds = time.Since(began).Seconds()
 	for _, problem := range res.Problems {
@@ -213,30 +225,18 @@ func (r *runner) end(ctx context.Context, w *world, told func(string)) (*state, 
 		}
 	}
 	told("all have ended")
-	conn, js, err := w.dial()
+	unacknowledged, err := w.unacknowledged(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
-	_, unacknowledged, err := pendings(ctx, js)
-	if err != nil {
-		return nil, err
-	}
-	if len(unacknowledged) > 0 {
-		problems = append(problems, fmt.Sprintf("after an orderly end messages are not acknowledged: %v", unacknowledged))
-	}
-	if w.plan.Cold {
-		if err := w.processors[0].start(); err != nil {
+	// What was handed from one to the other while all were ending is not lost: the next to start has it.
+	if w.plan.Cold || len(unacknowledged) > 0 {
+		told(fmt.Sprintf("a processor is started once more; not acknowledged yet: %v", unacknowledged))
+		more, err := r.again(ctx, w.processors[0], w)
+		if err != nil {
 			return nil, err
 		}
-		if err := w.processors[0].readied(ctx); err != nil {
-			problems = append(problems, "after a cold start: "+err.Error())
-		}
-		pause(ctx, coldWait) // what it would do too much, it does now
-		if err := w.processors[0].stop(stopGrace); err != nil {
-			problems = append(problems, err.Error())
-		}
-		told("a processor was started and ended once more")
+		problems = append(problems, more...)
 	}
 	s, err := w.look(ctx, newLedger(r.pack), false)
 	if err != nil {
@@ -247,6 +247,49 @@ func (r *runner) end(ctx context.Context, w *world, told func(string)) (*state, 
 	}
 	s.Problems = problems
 	return s, nil
+}
+
+// again starts a processor on what is there, gives it time to do what it would do too much, and ends it. Since it is the only one,
+// everything is acknowledged then.
+func (r *runner) again(ctx context.Context, p *judging, w *world) (problems []string, err error) {
+	if err := p.start(); err != nil {
+		return nil, err
+	}
+	if err := p.readied(ctx); err != nil {
+		problems = append(problems, "after a cold start: "+err.Error())
+	}
+	pause(ctx, coldWait)
+	limited, cancel := context.WithTimeout(ctx, findingWait)
+	defer cancel()
+	_ = until(limited, lookEvery, func() (bool, error) { // judges acknowledge with their next checkpoint, at the latest when they end
+		left, err := w.unacknowledged(limited)
+		return err == nil && !slices.ContainsFunc(slices.Collect(maps.Keys(left)), func(name string) bool { return strings.HasPrefix(name, event.StreamFindings) }), err
+	})
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err := p.stop(stopGrace); err != nil {
+		problems = append(problems, err.Error())
+	}
+	left, err := w.unacknowledged(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(left) > 0 {
+		problems = append(problems, fmt.Sprintf("after the orderly end of the only processor messages are not acknowledged: %v", left))
+	}
+	return problems, nil
+}
+
+// unacknowledged asks every consumer what it waits for to hear back.
+func (w *world) unacknowledged(ctx context.Context) (map[string]uint64, error) {
+	conn, js, err := w.dial()
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	_, left, err := pendings(ctx, js)
+	return left, err
 }
 
 // tally counts what hit whom.

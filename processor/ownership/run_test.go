@@ -139,7 +139,7 @@ func TestErrorsOfWorks(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("Run goes on")
 	}
-	if !errors.Is(p.err, broken) || p.err.Error() != "judge 1: disk on fire" {
+	if !errors.Is(p.err, broken) || p.err.Error() != "judge 1: disk on fire: context deadline exceeded" {
 		t.Errorf("Run ended with %v", p.err)
 	}
 	if len(fences) != 3 || fences[0] >= fences[1] || fences[1] >= fences[2] {
