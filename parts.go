@@ -8,7 +8,7 @@ import (
 )
 
 // stopLimit bounds the whole shutdown; what has not ended by then is named and left to the end of the process.
-const stopLimit = 10 * time.Second
+const stopLimit = 20 * time.Second
 
 // parts runs what `up` composes. Each part has a context of its own, so that they end one after another, the last started first: the
 // collector stops before the broker that acknowledges what it still holds.
