@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lowtide/notifier"
@@ -126,20 +125,6 @@ func (p *pipeline) ask(ctx context.Context, role, query string, body io.Reader) 
 		return nil, fmt.Errorf("ask the engine: %s: %.300s", answer.Status, text)
 	}
 	return text, nil
-}
-
-// connect opens another connection in the broker's process.
-func (p *pipeline) connect(name string) (jetstream.JetStream, *nats.Conn, error) {
-	conn, err := broker.Dial(p.address, name, nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	js, err := jetstream.New(conn)
-	if err != nil {
-		conn.Close()
-		return nil, nil, fmt.Errorf("open jetstream: %w", err)
-	}
-	return js, conn, nil
 }
 
 func within(ctx context.Context, limit time.Duration, what string) (context.Context, context.CancelFunc) {

@@ -107,7 +107,7 @@ func Run(ctx context.Context, js jetstream.JetStream, o Options) error {
 		return fmt.Errorf("start notifier: open consumer %s of %s: %w", Consumer, event.StreamFindings, err)
 	}
 	// What a notifier had that died is delivered now, not when its time to acknowledge is over: that may be a page. Twice does no harm.
-	if _, err := js.ResetConsumer(setup, event.StreamFindings, Consumer); err != nil {
+	if _, err := js.ResetConsumer(setup, event.StreamFindings, Consumer); err != nil && ctx.Err() == nil {
 		o.Log.Warn("findings that another notifier had come later; the NATS server should be 2.14 or newer", "error", err)
 	}
 	d := newDesk(o, outbox{kv: kv})

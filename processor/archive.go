@@ -166,7 +166,7 @@ func (a *archive) get(ctx context.Context, e entry) ([]byte, error) {
 		}
 		return nil, fmt.Errorf("%w: a part of %s is not there", errBlob, e.Blob) // a read would wait for it
 	}
-	state, err := a.objects.GetBytes(ctx, e.Blob)
+	state, err := unless(ctx, func() ([]byte, error) { return a.objects.GetBytes(ctx, e.Blob) })
 	if errors.Is(err, jetstream.ErrDigestMismatch) || errors.Is(err, jetstream.ErrObjectNotFound) {
 		return nil, fmt.Errorf("%w: %s: %w", errBlob, e.Blob, err)
 	}
@@ -174,6 +174,26 @@ func (a *archive) get(ctx context.Context, e entry) ([]byte, error) {
 		return nil, fmt.Errorf("read state %s: %w", e.Blob, err)
 	}
 	return state, nil
+}
+
+// unless waits for a read, but not past the end of ctx: the library's notices a deadline that is over, and not that ctx was cancelled, so that
+// a partition that is to be given away would be held up. The read ends with the deadline, and nobody looks at what it brings.
+func unless(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
+	type result struct {
+		bytes []byte
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		bytes, err := read()
+		done <- result{bytes, err}
+	}()
+	select {
+	case r := <-done:
+		return r.bytes, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 func (a *archive) complete(ctx context.Context, info *jetstream.ObjectInfo) (bool, error) {

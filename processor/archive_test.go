@@ -2,6 +2,7 @@ package processor
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -142,4 +143,28 @@ func FuzzEntry(f *testing.F) {
 			t.Errorf("taken: %+v", e)
 		}
 	})
+}
+
+// A read of a state that is cut off ends then, not with its deadline: the partition is somebody else's by now.
+func TestReadOfAStateEndsWhenItIsCutOff(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	reading, let := make(chan struct{}), make(chan struct{})
+	defer close(let)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := unless(ctx, func() ([]byte, error) {
+			close(reading)
+			<-let
+			return nil, nil
+		})
+		ended <- err
+	}()
+	<-reading
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("it ends with %v", err)
+	}
+	if state, err := unless(t.Context(), func() ([]byte, error) { return []byte("state"), nil }); string(state) != "state" || err != nil {
+		t.Errorf("%q, %v", state, err)
+	}
 }

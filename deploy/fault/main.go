@@ -109,7 +109,7 @@ func (c *command) Run(ctx context.Context, out, messages io.Writer) (failed int,
 			for seed, more := take(); more; seed, more = take() {
 				res, runErr := r.run(ctx, seed)
 				mu.Lock()
-				if err = errors.Join(err, runErr); res != nil {
+				if err = errors.Join(err, runErr); res != nil && ctx.Err() == nil { // what was interrupted says nothing
 					total.add(res)
 					c.print(out, res)
 				}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -330,12 +331,17 @@ func (w *world) close() error {
 	return errors.Join(errs...)
 }
 
-// freePort asks the kernel for a port that nobody has. Somebody else may take it before it is used; the run then fails at its start.
+// freePort finds a port that nobody has, below those that the kernel gives to connections: one of these could take the place of a server
+// that is dead for a moment. Somebody else may take it before it is used; the run then fails at its start.
 func freePort() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a port: %w", err)
+	const first, last = 15000, 32000
+	for range 100 {
+		port := first + rand.IntN(last-first)
+		listener, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
+		if err != nil {
+			continue
+		}
+		return port, listener.Close()
 	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port, nil
+	return 0, fmt.Errorf("find a port: none of a hundred between %d and %d is free", first, last)
 }
