@@ -58,10 +58,11 @@ func (f fill) between(database string, columns []string, from, to time.Time) str
 	return "INSERT INTO " + database + "." + f.rollup + " (" + names + ") SELECT " + names + " FROM (\n" + query + "\n) " + fillSettings
 }
 
-// Backfill adds the samples that were stored before the rollups existed, the newest day first, and returns at once where that was done. It may
-// be ended and called again, also by two at a time: a day is recorded once it is through, and a sample that is added twice, as some of the moment
-// in which a rollup is made are, changes no lowest, highest or last value, and no mean: its sum and its count double alike. While the store is away it tries again; it
-// returns nil when ctx ends.
+// Backfill adds the samples that were stored before the rollups existed, the newest day first, and returns at once where that was done, or
+// where there were none when the rollups were made: 0065 writes that down before anything is stored. It may be ended and called again, also
+// by two at a time: a day is recorded once it is through, and nothing is added that is newer than the rollups, which count it themselves. A
+// sample that is added twice all the same, as one that came late, changes no lowest, highest or last value. It tries again while the store is
+// away or refuses, and returns nil when ctx ends.
 func (c *ClickHouse) Backfill(ctx context.Context) error {
 	pause := fillFirst
 	for {
@@ -69,10 +70,12 @@ func (c *ClickHouse) Backfill(ctx context.Context) error {
 		if err == nil || ctx.Err() != nil {
 			return nil
 		}
-		if !errors.Is(err, ErrAway) {
+		if !errors.Is(err, ErrAway) && !errors.Is(err, ErrRefused) {
 			return err
 		}
-		c.log.Warn("rollups wait for the store", "error", err)
+		if pause == fillFirst || pause == fillMost {
+			c.log.Warn("rollups wait for the store", "error", err)
+		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -101,6 +104,10 @@ func (c *ClickHouse) backfill(ctx context.Context) error {
 		if slices.ContainsFunc(done, everything.Equal) {
 			continue
 		}
+		until, err := c.days(ctx, "SELECT min(done) AS day FROM "+progress+" WHERE rollup = '"+f.rollup+":until' HAVING count() > 0")
+		if err != nil {
+			return c.explain("read rollup_progress", err)
+		}
 		days, err := c.days(ctx, "SELECT DISTINCT toDate(time) AS day FROM "+c.database+"."+f.source+" ORDER BY day DESC")
 		if err != nil {
 			return c.explain("list days of "+f.source, err)
@@ -114,7 +121,7 @@ func (c *ClickHouse) backfill(ctx context.Context) error {
 				continue
 			}
 			if !day.Equal(everything) {
-				if err := c.fillDay(ctx, f, columns, day); err != nil {
+				if err := c.fillDay(ctx, f, columns, day, until); err != nil {
 					return c.explain("fill "+f.rollup+" with "+day.Format(time.DateOnly), err)
 				}
 			}
@@ -129,14 +136,19 @@ func (c *ClickHouse) backfill(ctx context.Context) error {
 	return nil
 }
 
-// fillDay adds a day in slices of at most fillRows rows, none longer than an hour unless several hours are smaller than that.
-func (c *ClickHouse) fillDay(ctx context.Context, f fill, columns []string, day time.Time) error {
+// fillDay adds a day, or what of it was before until, in slices of at most fillRows rows, none longer than an hour unless several hours are smaller than that.
+func (c *ClickHouse) fillDay(ctx context.Context, f fill, columns []string, day time.Time, until []time.Time) error {
 	counts, err := c.hours(ctx, "SELECT toUInt8(toHour(time)) AS hour, count() FROM "+c.database+"."+f.source+
 		" WHERE time >= toDateTime('"+day.Format(time.DateOnly)+" 00:00:00', 'UTC') AND time < toDateTime('"+day.Format(time.DateOnly)+" 00:00:00', 'UTC') + INTERVAL 1 DAY GROUP BY hour")
 	if err != nil {
 		return err
 	}
 	for _, part := range slicesOf(day, counts) {
+		if len(until) > 0 && part[1].After(until[0]) {
+			if part[1] = until[0]; !part[0].Before(part[1]) {
+				continue
+			}
+		}
 		if err := c.exec(ctx, f.between(c.database, columns, part[0], part[1])); err != nil {
 			return err
 		}
