@@ -40,7 +40,7 @@ func TestPartThatHangsIsNamed(t *testing.T) {
 		release := make(chan struct{})
 		p := newParts()
 		p.run("store", func(context.Context) error { <-release; return nil })
-		if err := p.stop(); err == nil || err.Error() != "store: did not stop within 10s" {
+		if err := p.stop(); err == nil || err.Error() != "store: did not stop within 20s" {
 			t.Errorf("stop returned %v", err)
 		}
 		close(release)

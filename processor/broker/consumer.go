@@ -40,9 +40,6 @@ func JudgeConsumer(ctx context.Context, js jetstream.JetStream, partition int) (
 	config := eventConsumer(judgeName(partition))
 	config.FilterSubject = partitionSubjects(partition)
 	config.PriorityPolicy, config.PriorityGroups, config.PinnedTTL = jetstream.PriorityPolicyPinned, []string{GroupJudge}, PinnedTTL
-	// The saved state says how far a partition is judged, and rewinds the consumer. On disk it would be written ten times a second, for
-	// each of 64: a third of the broker's time under load. A broker that restarts has forgotten it, and the judge makes it again.
-	config.MemoryStorage = true
 	consumer, _, err := durable(ctx, js, config, nil)
 	return consumer, err
 }
