@@ -28,11 +28,11 @@ type announcing struct {
 }
 
 // heartbeat returns who tells somebody else that this process watches; nil where nobody is told.
-func (a announcing) heartbeat(checks exporter.Checks, log *slog.Logger) (*notifier.Heartbeat, error) {
-	if a.Heartbeat == "" {
+func heartbeat(address string, checks exporter.Checks, log *slog.Logger) (*notifier.Heartbeat, error) {
+	if address == "" {
 		return nil, nil
 	}
-	beat, err := notifier.NewHeartbeat(a.Heartbeat, checks.Err, log)
+	beat, err := notifier.NewHeartbeat(address, checks.Err, log)
 	if err != nil {
 		return nil, &broker.Failure{What: "--heartbeat: " + err.Error(), Remedy: "give the address of a dead man's switch, or the path of a file that holds it", Err: err, Code: 2}
 	}
@@ -106,17 +106,9 @@ func (c *ProcessCommand) start(ctx context.Context, all *parts, log *slog.Logger
 	if err != nil {
 		return err
 	}
-	gather, checks, err := watching{js: js, pack: pack, asker: asker, store: store, announce: c.notifier(log), name: c.Name, log: log}.start(ctx, all)
+	gather, checks, err := watching{js: js, pack: pack, asker: asker, store: store, announce: c.notifier(log), beat: c.Heartbeat, name: c.Name, log: log}.start(ctx, all)
 	if err != nil {
 		return err
-	}
-	beat, err := c.heartbeat(checks, log)
-	if err != nil {
-		return err
-	}
-	if beat != nil {
-		gather = append(gather, beat)
-		all.run("heartbeat", beat.Run)
 	}
 	return c.metrics(ctx, all, gather, checks, log)
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"lowtide/processor/broker"
 	"lowtide/processor/ownership"
 	"lowtide/sink"
 )
@@ -52,12 +53,8 @@ func (s *schema) run(ctx context.Context) error {
 			told = text
 			s.log.Warn("nothing is stored yet, events wait in the stream; the schema is tried again", "error", err)
 		}
-		timer := time.NewTimer(schemaAgain)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !broker.Wait(ctx, schemaAgain) {
 			return nil
-		case <-timer.C:
 		}
 	}
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"runtime/debug"
@@ -16,6 +14,7 @@ import (
 	"lowtide/event"
 	"lowtide/notifier"
 	"lowtide/processor"
+	"lowtide/processor/broker"
 	"lowtide/processor/ownership"
 	"lowtide/rules"
 	"lowtide/sink"
@@ -31,6 +30,7 @@ type watching struct {
 	asker    *processor.Asker // nil: no host is asked for evidence
 	store    *sink.ClickHouse // nil: nothing is stored
 	announce notifier.Options
+	beat     string // the address of a dead man's switch; empty for none
 	name     string // among the processors; drawn when empty
 	alone    bool   // the broker is our own
 	log      *slog.Logger
@@ -53,15 +53,23 @@ func (w watching) start(ctx context.Context, all *parts) ([]prometheus.Collector
 	gather := []prometheus.Collector{judges, gauge, seats}
 	checks := exporter.Checks{{Name: "judge", Well: judges.Ready}, {Name: "notifier", Well: gauge.Well}}
 	roles := []ownership.Role{
-		{Name: "judge", Seats: event.PartitionCount, Work: lost(judges.Run, processor.ErrFenced)},
-		{Name: "notifier", Seats: 1, Work: w.tell},
+		{Name: "judge", Seats: event.PartitionCount, Work: judges.Run},
+		{Name: "notifier", Seats: 1, Work: func(ctx context.Context, _ int, _ uint64) error { return tell(ctx, w.js, w.announce) }},
 	}
 	if w.store != nil {
 		storer, tables := sink.NewStorer(w.js, w.store, w.log), newSchema(w.store, w.log)
 		all.run("schema", tables.run)
 		gather = append(gather, storer)
 		checks = append(checks, exporter.Check{Name: "schema", Well: tables.well}, exporter.Check{Name: "store", Well: storer.Ready})
-		roles = append(roles, ownership.Role{Name: "store", Seats: sink.StoreSeats, Work: tables.first(lost(storer.Run, sink.ErrFenced))})
+		roles = append(roles, ownership.Role{Name: "store", Seats: sink.StoreSeats, Work: tables.first(storer.Run)})
+	}
+	beat, err := heartbeat(w.beat, checks, w.log)
+	if err != nil {
+		return nil, nil, err
+	}
+	if beat != nil {
+		gather = append(gather, beat)
+		all.run("heartbeat", beat.Run)
 	}
 	if w.asker != nil {
 		gather = append(gather, w.asker)
@@ -74,30 +82,15 @@ func (w watching) start(ctx context.Context, all *parts) ([]prometheus.Collector
 }
 
 // tell announces until ctx ends. A broker that does not answer while it starts is waited for: others judge and store meanwhile.
-func (w watching) tell(ctx context.Context, _ int, _ uint64) error {
+func tell(ctx context.Context, js jetstream.JetStream, o notifier.Options) error {
 	for {
-		err := notifier.Run(ctx, w.js, w.announce)
+		err := notifier.Run(ctx, js, o)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		w.log.Warn("nothing is announced; starting the notifier again", "error", err, "after", tellAgain)
-		timer := time.NewTimer(tellAgain)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		o.Log.Warn("nothing is announced; starting the notifier again", "error", err, "after", tellAgain)
+		if !broker.Wait(ctx, tellAgain) {
 			return nil
-		case <-timer.C:
 		}
-	}
-}
-
-// lost makes the word of a work that its seat has another owner by now that of ownership.
-func lost(work ownership.Work, word error) ownership.Work {
-	return func(ctx context.Context, seat int, fence uint64) error {
-		err := work(ctx, seat, fence)
-		if errors.Is(err, word) && !errors.Is(err, ownership.ErrLost) {
-			return fmt.Errorf("%w: %w", ownership.ErrLost, err)
-		}
-		return err
 	}
 }

@@ -103,18 +103,10 @@ func (c *UpCommand) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w := watching{js: js, pack: pack, asker: asker, store: store, announce: c.notifier(c.log), alone: c.NATS == "", log: c.log}
+	w := watching{js: js, pack: pack, asker: asker, store: store, announce: c.notifier(c.log), beat: c.Heartbeat, alone: c.NATS == "", log: c.log}
 	gather, checks, err := w.start(ctx, c.all)
 	if err != nil {
 		return err
-	}
-	beat, err := c.heartbeat(checks, c.log)
-	if err != nil {
-		return err
-	}
-	if beat != nil {
-		gather = append(gather, beat)
-		c.all.run("heartbeat", beat.Run)
 	}
 	return c.collector(js, host, gather, checks)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lowtide/event"
+	"lowtide/processor/broker"
 )
 
 // verifyAfter is for how long a processor may believe that it has a partition without asking: whoever stood still for longer asks
@@ -43,7 +44,7 @@ func (p *partition) publishAll(ctx context.Context) error {
 			p.log.Warn("cannot publish a finding, trying again", "error", err)
 			told = true
 		}
-		wait(ctx, retryAfter)
+		broker.Wait(ctx, retryAfter)
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func (p *partition) insist(ctx context.Context, step func(context.Context) error
 			p.log.Warn("cannot begin to judge, trying again", "error", err)
 			told = true
 		}
-		wait(ctx, retryAfter)
+		broker.Wait(ctx, retryAfter)
 	}
 	return nil
 }

@@ -214,12 +214,3 @@ func sameHost(subject string, b *event.Batch) error {
 	}
 	return nil
 }
-
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}

@@ -65,7 +65,7 @@ func (p *partition) follow(ctx context.Context) error {
 				p.log.Warn("cannot judge, trying again", "error", err)
 				told = true
 			}
-			wait(ctx, retryAfter)
+			broker.Wait(ctx, retryAfter)
 		case told && p.js.Conn().IsConnected(): // a pull that nobody heard ends without an error, too
 			p.log.Info("judging again")
 			told = false

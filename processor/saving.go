@@ -281,6 +281,6 @@ func (p *partition) keepBack(ctx context.Context) error {
 		if p.now().After(until) {
 			return nil
 		}
-		wait(ctx, retryAfter)
+		broker.Wait(ctx, retryAfter)
 	}
 }

@@ -12,11 +12,13 @@ import (
 
 	json "github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"lowtide/processor/ownership"
 )
 
 var (
 	// ErrFenced says that somebody else stores this seat by now, or did with a higher fence. Nothing was planned or acknowledged.
-	ErrFenced = errors.New("not mine any more: another processor stores this seat")
+	ErrFenced = fmt.Errorf("another processor stores this seat: %w", ownership.ErrLost)
 	// ErrPlan says that the entry of a seat in the broker cannot be read.
 	ErrPlan = errors.New("plan of a block cannot be read")
 )

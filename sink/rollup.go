@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"lowtide/processor/broker"
 )
 
 // What is added to the rollups at once when they are filled from samples that are older than they are.
@@ -76,11 +78,7 @@ func (c *ClickHouse) Backfill(ctx context.Context) error {
 		if pause == fillFirst || pause == fillMost {
 			c.log.Warn("rollups wait for the store", "error", err)
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !broker.Wait(ctx, pause) {
 			return nil
 		}
 		pause = min(2*pause, fillMost)

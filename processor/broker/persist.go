@@ -23,12 +23,20 @@ func persist(ctx context.Context, ask func(context.Context) error) error {
 		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrNoResponders) && !errors.Is(err, nats.ErrTimeout) {
 			return err
 		}
-		timer := time.NewTimer(askAgain)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !Wait(ctx, askAgain) {
 			return err
-		case <-timer.C:
 		}
+	}
+}
+
+// Wait returns after d, or with false when ctx ends first.
+func Wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
 	}
 }

@@ -74,7 +74,7 @@ func (h *heart) join(ctx context.Context) error {
 			told = true
 			h.log.Warn("cannot join the processors, trying again", "error", err)
 		}
-		if !wait(ctx, h.pace.beat/2) {
+		if !broker.Wait(ctx, h.pace.beat/2) {
 			return fmt.Errorf("join as %s: %w", h.name, context.Cause(ctx))
 		}
 	}
@@ -241,17 +241,5 @@ func (h *heart) goodbye() {
 	defer cancel()
 	if err := h.kv.Delete(ctx, h.name, jetstream.LastRevision(h.revision)); err != nil {
 		h.log.Warn("no goodbye was said; the others will notice", "error", err)
-	}
-}
-
-// wait returns false when ctx ends first.
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

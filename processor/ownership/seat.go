@@ -206,7 +206,7 @@ func (s *seat) gaveUp(ctx context.Context, err error, lasted time.Duration) erro
 	if lasted > 8*s.pace.retry {
 		s.retry = s.pace.retry
 	}
-	wait(ctx, s.retry)
+	broker.Wait(ctx, s.retry)
 	s.retry = min(2*s.retry, 8*s.pace.retry)
 	return nil
 }

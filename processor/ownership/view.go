@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"lowtide/processor/broker"
 )
 
 // view is what this processor sees of all: who lives, who should have which seat, and who has it.
@@ -64,7 +66,7 @@ func (v *view) run(ctx context.Context, members, leases jetstream.KeyValue) {
 	} {
 		watching.Go(func() { w.run(ctx) })
 	}
-	for wait(ctx, v.pace.beat/4) {
+	for broker.Wait(ctx, v.pace.beat/4) {
 		v.pass()
 	}
 }

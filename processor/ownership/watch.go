@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"lowtide/processor/broker"
 )
 
 // watch reads a bucket and then what changes in it. Watchers have been seen to fall silent for good after a broker's restart, so it is
@@ -36,7 +38,7 @@ func (w *watch) run(ctx context.Context) {
 			told = true
 			w.log.Warn("cannot watch the other processors, trying again", "error", err)
 		}
-		if !wait(ctx, w.pace.beat+spread(w.pace.beat)) { // not in step with all others: each watcher costs the broker a consumer
+		if !broker.Wait(ctx, w.pace.beat+spread(w.pace.beat)) { // not in step with all others: each watcher costs the broker a consumer
 			return
 		}
 	}
