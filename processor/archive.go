@@ -46,6 +46,7 @@ type entry struct {
 	Sequence uint64    `json:"sequence,omitempty"` // of the stream: the newest event that is part of the state
 	Through  uint64    `json:"through,omitempty"`  // of the stream: up to here there was no other event of this partition
 	Findings uint64    `json:"findings,omitempty"` // of the findings' stream: what followed from later events lies behind it
+	Stream   time.Time `json:"stream,omitzero"`    // when the stream was made whose sequences these are, by the broker
 	At       time.Time `json:"at,omitzero"`        // by the clock of its writer
 }
 

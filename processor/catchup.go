@@ -14,9 +14,6 @@ import (
 // lookBack is how much earlier than the first event that was not seen to its findings are looked for, by the broker's clock.
 const lookBack = 2 * time.Minute
 
-// skew is by how much the clocks of broker and processor may differ.
-const skew = time.Minute
-
 // begin makes the partition what it was when it was saved last, and this processor's. It returns nil when ctx ends.
 func (p *partition) begin(ctx context.Context, fence uint64) error {
 	p.saving.hold = &hold{archive: p.all.archive, partition: p.number, fence: fence, log: p.log}
@@ -130,7 +127,7 @@ func (p *partition) restore(ctx context.Context, e entry) error {
 func (p *partition) compare(stream jetstream.Stream, e entry) error {
 	info := stream.CachedInfo()
 	switch {
-	case info.Created.After(e.At.Add(skew)):
+	case !info.Created.Equal(e.Stream):
 		p.rebase(0, "it was made anew")
 		p.saving.saved = 0
 	case info.State.LastSeq < p.applied:

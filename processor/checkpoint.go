@@ -26,6 +26,7 @@ type image struct {
 	sequence uint64 // the newest event in it
 	through  uint64
 	findings uint64
+	stream   time.Time // when the stream was made that they are of
 	at       time.Time
 	share    []byte // of the board, for the other processors
 }
@@ -97,7 +98,7 @@ func (h *hold) verify(ctx context.Context) error {
 func (h *hold) save(ctx context.Context, s image) error {
 	ctx, cancel := context.WithTimeout(ctx, uploadWait)
 	defer cancel()
-	e := entry{Fence: h.fence, Sequence: s.sequence, Through: s.through, Findings: s.findings, At: s.at.UTC()}
+	e := entry{Fence: h.fence, Sequence: s.sequence, Through: s.through, Findings: s.findings, Stream: s.stream.UTC(), At: s.at.UTC()}
 	if err := h.archive.put(ctx, h.partition, &e, s.state); err != nil {
 		return err
 	}

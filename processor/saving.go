@@ -59,7 +59,7 @@ func (p *partition) image() (image, error) {
 	if err != nil {
 		return image{}, err
 	}
-	s := image{state: state, sequence: p.applied, through: max(p.applied, p.reading.through), findings: p.saving.floor, at: p.now(), share: share}
+	s := image{state: state, sequence: p.applied, through: max(p.applied, p.reading.through), findings: p.saving.floor, stream: p.stream.CachedInfo().Created, at: p.now(), share: share}
 	p.saving.cut = nil
 	if p.reading.at <= p.applied {
 		p.saving.cut = p.reading.newest
