@@ -15,7 +15,6 @@ import (
 
 	"lowtide/notifier"
 	"lowtide/processor/broker"
-	"lowtide/rules"
 	"lowtide/sink"
 	"lowtide/sink/engine"
 )
@@ -65,14 +64,10 @@ func (c *BenchCommand) startPipeline(ctx context.Context, log *slog.Logger) (*pi
 		return p, err
 	}
 	p.base.onStop("slack", p.slack.close)
-	pack, err := rules.Builtin()
-	if err != nil {
-		return p, fmt.Errorf("load rules: %w", err)
-	}
 	if c.NoStore {
 		log = slog.New(slog.DiscardHandler) // that the store is down is known
 	}
-	seats := watching{js: p.js, pack: pack, store: p.clickhouse, alone: true, log: log,
+	seats := watching{js: p.js, store: p.clickhouse, alone: true, log: log,
 		announce: notifier.Options{SlackToken: "xoxb-bench", SlackChannel: "C1", SlackURL: p.slack.url, Log: log}}
 	_, _, err = seats.start(ctx, p.readers)
 	return p, err

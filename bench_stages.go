@@ -227,21 +227,17 @@ func (s *stageRun) inMemory(ctx context.Context) error {
 	return nil
 }
 
-// batchesOf makes a message of each source, as collectors do.
+// batchesOf makes a message of each lane, as collectors do.
 func batchesOf(events []*event.Event, sequence *uint64) []*event.Batch {
-	bySource := map[string]*event.Batch{}
+	byLane := map[string]*event.Batch{}
 	var out []*event.Batch
 	for _, e := range events {
-		name := e.Body()
-		if name == "gpu" {
-			name = "gpu_process"
-		}
-		key := name + event.Lane(e)
-		b := bySource[key]
+		lane := event.Lane(e)
+		b := byLane[lane]
 		if b == nil {
 			*sequence++
-			b = &event.Batch{Schema: event.Schema, Host: e.Host, Source: event.Token(name), Producer: "stages", Lane: event.Lane(e), Sequence: *sequence}
-			bySource[key] = b
+			b = &event.Batch{Schema: event.Schema, Host: e.Host, Source: event.AllSources, Producer: "stages", Lane: lane, Sequence: *sequence}
+			byLane[lane] = b
 			out = append(out, b)
 		}
 		b.Events = append(b.Events, e)

@@ -64,7 +64,7 @@ func TestBenchCounts(t *testing.T) {
 		if !noStore {
 			checks = 9
 		}
-		if len(r.Checks) != checks || !r.OK() || r.Workers != 24 || r.PublishedPerSecond <= 0 || r.Bytes.Payload < 100 || r.Slack.Arrived != 2 || r.Slack.P50 <= 0 || r.Memory.Heap == 0 {
+		if len(r.Checks) != checks || !r.OK() || r.Workers != 24 || r.PublishedPerSecond <= 0 || r.SamplesPerMessage < 2 || r.SamplesPerMessage > 4 || r.Bytes.Payload < 100 || r.Slack.Arrived != 2 || r.Slack.P50 <= 0 || r.Memory.Heap == 0 {
 			t.Errorf("%+v", r)
 		}
 		if noStore {

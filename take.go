@@ -76,7 +76,7 @@ func (c *TakeCommand) take(ctx context.Context, conn *nats.Conn, js jetstream.Je
 	cluster, name, _ := strings.Cut(host, "/")
 	// Before the ask, so that nothing can be missed.
 	events := make(chan *nats.Msg, 256)
-	subscription, err := conn.ChanSubscribe(event.SubjectFor(cluster, name, "allocator"), events)
+	subscription, err := conn.ChanSubscribe(event.SubjectFor(cluster, name, "*"), events) // it may share its message with any other source
 	if err != nil {
 		return broker.Explain("listen for the snapshot", err)
 	}
@@ -130,12 +130,13 @@ func (c *TakeCommand) slot(ctx context.Context, js jetstream.JetStream, host str
 	if err != nil {
 		return 0, nil, broker.Explain("open stream "+event.StreamEvents, err)
 	}
-	reader, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{"lowtide.p.*." + cluster + "." + name + ".allocator"},
+	probed := "lowtide.p.*." + cluster + "." + name + "."
+	reader, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{probed + "allocator", probed + event.AllSources},
 		DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since})
 	if err != nil {
 		return 0, nil, broker.Explain("look for "+c.Worker, err)
 	}
-	batch, err := reader.FetchNoWait(256)
+	batch, err := reader.FetchNoWait(512)
 	if err != nil {
 		return 0, nil, broker.Explain("look for "+c.Worker, err)
 	}

@@ -16,17 +16,18 @@ import (
 	"lowtide/processor/broker/brokertest"
 )
 
-// sender publishes what a collector of prod/NAME would, as the source allocator.
+// sender publishes what a collector of prod/NAME would, in turn as the source allocator alone and in a message that it shares.
 func sender(t *testing.T, conn *nats.Conn, name string) func(...*event.Event) {
 	sequence := uint64(0)
 	return func(events ...*event.Event) {
 		t.Helper()
 		sequence++
-		data, err := event.EncodeBatch(&event.Batch{Schema: event.Schema, Host: &event.Host{Cluster: "prod", Name: name}, Source: "allocator", Producer: "p", Lane: "samples", Sequence: sequence, Events: events})
+		source := []string{"allocator", event.AllSources}[sequence%2]
+		data, err := event.EncodeBatch(&event.Batch{Schema: event.Schema, Host: &event.Host{Cluster: "prod", Name: name}, Source: source, Producer: "p", Lane: "samples", Sequence: sequence, Events: events})
 		if err != nil {
 			t.Error(err)
 		}
-		if _, err := conn.Request(event.SubjectFor("prod", name, "allocator"), data, 20*time.Second); err != nil { // the stream acknowledges
+		if _, err := conn.Request(event.SubjectFor("prod", name, source), data, 20*time.Second); err != nil { // the stream acknowledges
 			t.Error(err)
 		}
 	}

@@ -62,7 +62,7 @@ func TestBrokerRestartLosesAndDoublesNothing(t *testing.T) {
 	if err := broker.Ensure(ctx, js, limits); err != nil {
 		t.Fatal(err)
 	}
-	p := collector.NewPublisher(js, collector.PublisherOptions{AckTimeout: 500 * time.Millisecond, RetryMin: 10 * time.Millisecond, RetryMax: 50 * time.Millisecond})
+	p := collector.NewPublisher(js, collector.PublisherOptions{Linger: -1, AckTimeout: 500 * time.Millisecond, RetryMin: 10 * time.Millisecond, RetryMax: 50 * time.Millisecond})
 	host := &event.Host{Cluster: "lab", Name: "h1"}
 	next := uint64(0)
 	publish := func(count int) {

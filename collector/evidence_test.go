@@ -83,7 +83,7 @@ func TestEvidenceFromProbeToBroker(t *testing.T) {
 		Sensors: sensors(time.Second), Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	command.ProbeSocket, command.Without = filepath.Join(folder, "p.sock"), []string{"nvml", "engine", "kernel", "process"}
 	events := make(chan *nats.Msg, 1024)
-	subscription, err := conn.ChanSubscribe("lowtide.event.lab.gpu-1.allocator", events)
+	subscription, err := conn.ChanSubscribe("lowtide.event.lab.gpu-1.*", events)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,8 @@ import (
 	"lowtide/event"
 )
 
-// lane is one queue of the publisher: first what is on disk, then what is in memory. One goroutine, run, sends it and moves it to disk.
+// lane is one queue of the publisher: first what is on disk, then what is in memory, last what still lingers. One goroutine, run, sends
+// it and moves it to disk.
 type lane struct {
 	publisher *Publisher
 	name      string
@@ -21,10 +22,15 @@ type lane struct {
 	disk      *spool.Lane // nil without a spool
 
 	// Under the publisher's lock.
-	queue  []*message
-	bytes  int
-	pinned bool // the first of the queue is being sent or written, and is not dropped
-	away   bool // the last attempt failed
+	queue     []*message
+	bytes     int  // of queue and drafts
+	pinned    bool // the first of the queue is being sent or written, and is not dropped
+	away      bool // the last attempt failed
+	sequences map[hostName]uint64
+	drafts    map[hostName]*draft
+	lingering []*draft // as they are due; one that is no longer in drafts is sealed already
+	room      []byte   // for the next event
+	page      []byte   // for the next draft
 
 	// Of run.
 	sending bool
@@ -43,7 +49,7 @@ type result struct {
 }
 
 func newLane(p *Publisher, name string, limit int) *lane {
-	l := &lane{publisher: p, name: name, limit: limit, wake: make(chan struct{}, 1), pause: p.o.RetryMin}
+	l := &lane{publisher: p, name: name, limit: limit, wake: make(chan struct{}, 1), pause: p.o.RetryMin, sequences: make(map[hostName]uint64), drafts: make(map[hostName]*draft)}
 	if p.o.Spool != nil {
 		l.disk = p.o.Spool.Lane(name)
 	}
@@ -57,6 +63,11 @@ func (l *lane) push(m *message) {
 	l.queue = append(l.queue, m)
 	l.bytes += len(m.msg.Data)
 	l.trim()
+	l.call()
+}
+
+// call lets run look again.
+func (l *lane) call() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -104,18 +115,22 @@ func (l *lane) busy() bool {
 
 // run sends the lane until the context ends; what is left in memory then goes to disk.
 func (l *lane) run(ctx context.Context) {
-	results := make(chan result, 1)
+	results := make(chan result, 1) // one message is in flight: whoever brings its result never waits
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
+		wait := l.ripen(time.Now())
 		l.spill(false)
 		if !l.sending {
-			m, wait := l.next(time.Now())
+			m, pause := l.next(time.Now())
 			if m != nil {
 				l.send(ctx, m, results)
-			} else if wait > 0 {
-				timer.Reset(wait)
+			} else if pause > 0 && (wait == 0 || pause < wait) {
+				wait = pause
 			}
+		}
+		if wait > 0 {
+			timer.Reset(wait)
 		}
 		select {
 		case <-ctx.Done():
@@ -134,6 +149,10 @@ func (l *lane) run(ctx context.Context) {
 
 func (l *lane) send(ctx context.Context, m *message, results chan<- result) {
 	l.sending = true
+	if stream, ok := l.publisher.stream.(Sender); ok {
+		stream.Send(m.msg, func(ack *jetstream.PubAck, err error) { results <- result{m, ack, err} })
+		return
+	}
 	go func() { // run takes the result, whatever comes
 		limited, cancel := context.WithTimeout(ctx, l.publisher.o.AckTimeout)
 		defer cancel()

@@ -45,7 +45,7 @@ func newAgent(url, folder string, rate int) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := collector.NewPublisher(js, collector.PublisherOptions{Spool: kept, SpoolRate: rate, AckTimeout: 500 * time.Millisecond, RetryMin: 10 * time.Millisecond, RetryMax: 50 * time.Millisecond})
+	p := collector.NewPublisher(js, collector.PublisherOptions{Linger: -1, Spool: kept, SpoolRate: rate, AckTimeout: 500 * time.Millisecond, RetryMin: 10 * time.Millisecond, RetryMax: 50 * time.Millisecond})
 	return &agent{Publisher: p, kept: kept, conn: conn}, nil
 }
 

@@ -8,13 +8,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"lowtide/collector/spool"
@@ -22,18 +20,22 @@ import (
 	"lowtide/event"
 )
 
-// Bounds of one message. NATS refuses more than 1 MiB by default.
-const (
-	maxMessageEvents = 1000
-	maxMessageBytes  = 512 << 10
-)
-
 // publisherSource is the name under which the publisher reports what it had to drop.
 const publisherSource = "publisher"
+
+// linger is longer than what the sources of a host need for a tick, and too short for anybody to wait for.
+const linger = 100 * time.Millisecond
 
 // Stream is the part of jetstream.JetStream that the publisher uses. A nil error means that the message is stored.
 type Stream interface {
 	PublishMsg(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error)
+}
+
+// Sender is a Stream that can send without a goroutine for each message. Send does not block on the network, and calls done once and from
+// anywhere, within the time in which it expects an acknowledgement; a nil error means that the message is stored.
+type Sender interface {
+	Stream
+	Send(msg *nats.Msg, done func(*jetstream.PubAck, error))
 }
 
 // PublisherOptions bound what is kept while the broker is away and how often it is tried again.
@@ -41,6 +43,7 @@ type PublisherOptions struct {
 	Spool      *spool.Spool  // where messages wait while the broker is away; nil keeps them in memory. The publisher does not close it
 	SpoolRate  int           // messages a second and lane that are sent from the spool on top of those that are new; 32 when zero
 	MaxBytes   int           // of samples that wait in memory; 64 MiB when zero, with a spool 16 MiB. Urgent events have a quarter of it for themselves
+	Linger     time.Duration // how long samples wait for others of their host, to share a message; 100 ms when zero, not at all when negative
 	AckTimeout time.Duration // for one PubAck; 5 s when zero
 	RetryMin   time.Duration // pause after the first failure, doubled up to RetryMax; 100 ms when zero
 	RetryMax   time.Duration // 2 s when zero
@@ -50,17 +53,18 @@ type PublisherOptions struct {
 // Stats count messages since the publisher started.
 type Stats struct {
 	Sent, Duplicates, Dropped uint64
-	PendingMessages           int // in memory
+	PendingMessages           int // in memory, those that are still being written included
 	PendingBytes              int
 	Away                      bool // the last attempt of a lane failed
 }
 
-// Publisher sends what the sources saw, grouped by host, source and lane: each lane first-in-first-out, one message in flight,
-// the urgent lane never behind samples, and neither waits for the other. A message counts as sent only on its PubAck; until then the
-// same bytes are published again under the same Nats-Msg-Id.
+// Publisher sends what the sources saw, grouped by host and lane: each lane first-in-first-out, one message in flight, the urgent lane
+// never behind samples, and neither waits for the other. Samples linger, so that those which several sources read of a host at a tick are
+// one message: what a message costs the broker and its readers is the same however much is in it. Urgent events never linger. A message
+// counts as sent only on its PubAck; until then the same bytes are published again under the same Nats-Msg-Id.
 //
 // When a PubAck does not come, what waits goes to the spool, and what is new behind it, until the spool has been sent at a bounded rate:
-// a fleet that comes back must not drown the broker. A message is on disk milliseconds after Publish; one that was being sent when the
+// a fleet that comes back must not drown the broker. A message is on disk milliseconds after it was sealed; one that was being sent when the
 // broker went stays in memory up to AckTimeout. What a former collector left in the spool is sent first, under its own producer and ids.
 // What fits neither on disk nor into memory is dropped oldest first, counted, and reported by a `source` event named "publisher" with
 // status `lost`.
@@ -73,12 +77,11 @@ type Publisher struct {
 	samples  *lane
 	urgent   *lane
 
-	mu        sync.Mutex
-	sequences map[string]uint64 // by host and lane
-	lost      map[string]*loss  // by host, not yet reported
-	stats     Stats
-	closing   bool
-	idle      chan struct{} // closed when a closing publisher has nothing left to do
+	mu      sync.Mutex
+	lost    map[string]*loss // by host, not yet reported
+	stats   Stats
+	closing bool          // nothing lingers any more
+	idle    chan struct{} // closed when a closing publisher has nothing left to do
 }
 
 type message struct {
@@ -102,6 +105,9 @@ func NewPublisher(stream Stream, o PublisherOptions) *Publisher {
 	if o.SpoolRate <= 0 {
 		o.SpoolRate = spoolRate
 	}
+	if o.Linger == 0 {
+		o.Linger = linger
+	}
 	if o.AckTimeout <= 0 {
 		o.AckTimeout = 5 * time.Second
 	}
@@ -120,7 +126,7 @@ func NewPublisher(stream Stream, o PublisherOptions) *Publisher {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Publisher{
 		stream: stream, o: o, producer: hex.EncodeToString(draw[:]), cancel: cancel,
-		sequences: make(map[string]uint64), lost: make(map[string]*loss), idle: make(chan struct{}),
+		lost: make(map[string]*loss), idle: make(chan struct{}),
 	}
 	p.samples, p.urgent = newLane(p, event.LaneSamples, o.MaxBytes), newLane(p, event.LaneUrgent, o.MaxBytes/4)
 	p.lanes.Go(func() { p.samples.run(ctx) })
@@ -131,33 +137,41 @@ func NewPublisher(stream Stream, o PublisherOptions) *Publisher {
 // Producer returns the token drawn at the start, a part of every message id.
 func (p *Publisher) Producer() string { return p.producer }
 
-// Publish encodes the events and queues them. It does not wait for the broker; the error says which events could not be encoded
-// or that the publisher is closed.
+// Publish encodes the events and queues them. It does not wait for the broker; the error says which events could not be encoded, and
+// are left out, or that the publisher is closed.
 func (p *Publisher) Publish(source string, events []*event.Event) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closing {
 		return errors.New("publish events: the publisher is closed")
 	}
+	now, token := time.Now(), event.Token(source)
 	var faults []error
-	for _, group := range groups(events) {
-		err := errTooLarge
-		if len(group.events) <= maxMessageEvents { // nearly always one message: encoding it says whether it fits
-			err = p.enqueue(source, group.host, group.lane, group.events, maxMessageBytes)
+	for _, e := range events {
+		l := p.samples
+		if event.Lane(e) == event.LaneUrgent {
+			l = p.urgent
 		}
-		if errors.Is(err, errTooLarge) {
-			err = nil
-			for _, part := range parts(group.events) {
-				if err := p.enqueue(source, group.host, group.lane, part, math.MaxInt); err != nil {
-					faults = append(faults, err)
-				}
-			}
-		}
-		if err != nil {
-			faults = append(faults, err)
+		if err := l.add(token, e, now); err != nil {
+			faults = append(faults, fmt.Errorf("%s of %s at %s: %w", e.Body(), source, e.At().Format(time.RFC3339), err))
 		}
 	}
-	return errors.Join(faults...)
+	p.release()
+	if n := len(faults); n > 0 {
+		return fmt.Errorf("encode events: %d of %d are left out: %w", n, len(events), errors.Join(faults[:min(n, maxFaults)]...))
+	}
+	return nil
+}
+
+// maxFaults are named in one error.
+const maxFaults = 8
+
+// release seals what must not linger. The caller holds the lock.
+func (p *Publisher) release() {
+	p.urgent.flush()
+	if p.o.Linger < 0 || p.closing || p.samples.bytes > p.samples.limit {
+		p.samples.flush()
+	}
 }
 
 // Ready says whether at least half of the room for samples is free and nothing waits on disk: a source that plays the past waits for it.
@@ -172,7 +186,7 @@ func (p *Publisher) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.stats
-	s.PendingMessages = len(p.samples.queue) + len(p.urgent.queue)
+	s.PendingMessages = len(p.samples.queue) + len(p.samples.drafts) + len(p.urgent.queue)
 	s.PendingBytes = p.samples.bytes + p.urgent.bytes
 	s.Away = p.samples.away || p.urgent.away
 	return s
@@ -186,12 +200,13 @@ func (p *Publisher) Well() error {
 	return nil
 }
 
-// Close sends what is queued, as long as the context lasts, and ends the lanes. With a spool it does not wait for a broker that is away:
+// Close sends what lingers and what is queued, as long as the context lasts, and ends the lanes. With a spool it does not wait for a broker that is away:
 // what is left is on disk and the next collector's to send. The error says how many messages were left in memory, and are lost.
 func (p *Publisher) Close(ctx context.Context) error {
 	p.mu.Lock()
 	if !p.closing {
 		p.closing = true
+		p.release()
 		p.noteIdle()
 	}
 	p.mu.Unlock()
@@ -220,34 +235,6 @@ func (p *Publisher) noteIdle() {
 	default:
 		close(p.idle)
 	}
-}
-
-// errTooLarge marks several events that need more than one message.
-var errTooLarge = errors.New("events do not fit into a message")
-
-// enqueue queues a message of these events; several that take more than so many bytes are errTooLarge, and not queued. The caller
-// holds the lock.
-func (p *Publisher) enqueue(source string, host *event.Host, lane string, events []*event.Event, most int) error {
-	key := event.HostKey(host) // the cluster too: a recording may hold two hosts of one name
-	next := p.sequences[key+"/"+lane] + 1
-	bytes, err := event.EncodeBatch(&event.Batch{Schema: event.Schema, Host: host, Source: event.Token(source), Producer: p.producer, Lane: lane,
-		Sequence: next, Events: events})
-	if err != nil {
-		return fmt.Errorf("encode %d events of %s: %w", len(events), source, err)
-	}
-	if len(events) > 1 && len(bytes) > most {
-		return errTooLarge
-	}
-	p.sequences[key+"/"+lane] = next
-	msg := nats.NewMsg(event.SubjectFor(host.Cluster, host.Name, event.Token(source)))
-	msg.Header.Set(nats.MsgIdHdr, event.MessageID(key, p.producer, lane, next))
-	msg.Data = bytes
-	l := p.samples
-	if lane == event.LaneUrgent {
-		l = p.urgent
-	}
-	l.push(&message{host: host, events: len(events), msg: msg})
-	return nil
 }
 
 // drop counts a message that is given up and says so once per outage.
@@ -291,62 +278,19 @@ func (p *Publisher) acknowledged(l *lane, ack *jetstream.PubAck) {
 	p.report()
 }
 
-// report queues a `source` event for every host that lost messages, once there is room: a report into a full backlog would cost
+// report queues a `source` event for every host that lost messages, as far as there is room: a report into a full backlog would cost
 // another message. The broker is there, or it would not be called.
 func (p *Publisher) report() {
-	if p.samples.bytes > p.samples.limit/2 {
-		return
-	}
 	for key, l := range p.lost {
+		if p.samples.bytes > p.samples.limit/2 {
+			break
+		}
 		delete(p.lost, key)
 		e := &event.Event{Time: timestamppb.Now(), Host: l.host, Source: &event.SourceStatus{Name: publisherSource, Status: status.Lost,
 			Error: fmt.Sprintf("%d messages dropped: the broker was away and the backlog full, or they were too large", l.messages)}}
-		if err := p.enqueue(publisherSource, l.host, event.LaneSamples, []*event.Event{e}, math.MaxInt); err != nil {
+		if err := p.samples.add(publisherSource, e, time.Now()); err != nil {
 			p.o.Log.Error("loss is not reported", "host", key, "error", err)
 		}
 	}
-}
-
-// group is what one source saw on one host, for one lane, in order.
-type group struct {
-	host   *event.Host
-	lane   string
-	events []*event.Event
-}
-
-// groups splits by host, boot and lane, urgent first, else in the order of first sight.
-func groups(events []*event.Event) []*group {
-	type key struct{ cluster, name, boot, lane string }
-	found := make(map[key]*group)
-	var urgent, samples []*group
-	for _, e := range events {
-		k := key{e.GetHost().GetCluster(), e.GetHost().GetName(), e.GetHost().GetBootId(), event.Lane(e)}
-		g := found[k]
-		if g == nil {
-			g = &group{host: e.Host, lane: k.lane}
-			found[k] = g
-			if k.lane == event.LaneUrgent {
-				urgent = append(urgent, g)
-			} else {
-				samples = append(samples, g)
-			}
-		}
-		g.events = append(g.events, e)
-	}
-	return append(urgent, samples...)
-}
-
-// parts cuts a group where a message would grow too large. One event is never cut.
-func parts(events []*event.Event) [][]*event.Event {
-	var out [][]*event.Event
-	start, bytes := 0, 0
-	for i, e := range events {
-		size := proto.Size(e) + 8
-		if i > start && (i-start >= maxMessageEvents || bytes+size > maxMessageBytes) {
-			out = append(out, events[start:i])
-			start, bytes = i, 0
-		}
-		bytes += size
-	}
-	return append(out, events[start:])
+	p.release()
 }

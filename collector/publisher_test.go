@@ -82,7 +82,7 @@ func publish(t *testing.T, p *Publisher, events ...*event.Event) {
 func TestBrokerAwayForAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stream{away: true}
-		p := NewPublisher(s, PublisherOptions{})
+		p := NewPublisher(s, PublisherOptions{Linger: -1})
 		for i := range 12 {
 			publish(t, p, sample(time.Now(), i), oom(time.Now()))
 			time.Sleep(5 * time.Second)
@@ -123,7 +123,7 @@ func TestBrokerAwayForAMinute(t *testing.T) {
 func TestFullBacklogDropsTheOldestSamplesAndSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stream{away: true}
-		p := NewPublisher(s, PublisherOptions{MaxBytes: 1000})
+		p := NewPublisher(s, PublisherOptions{Linger: -1, MaxBytes: 1000})
 		publish(t, p, oom(time.Now()))
 		for i := range 100 {
 			publish(t, p, sample(time.Now(), i))
@@ -172,7 +172,7 @@ func TestUrgentIsNotBehindSamples(t *testing.T) {
 			}
 			arrived <- m.Header.Get(nats.MsgIdHdr)
 			return nil
-		}), PublisherOptions{})
+		}), PublisherOptions{Linger: -1})
 		for i := range 5 {
 			publish(t, p, sample(time.Now(), i))
 		}
@@ -201,7 +201,7 @@ func TestMessageTooLargeForTheBrokerDoesNotBlock(t *testing.T) {
 				return nats.ErrMaxPayload
 			}
 			return nil
-		}), PublisherOptions{})
+		}), PublisherOptions{Linger: -1})
 		publish(t, p, sample(time.Now(), 1))
 		synctest.Wait()
 		publish(t, p, sample(time.Now(), 2))
@@ -216,7 +216,7 @@ func TestMessageTooLargeForTheBrokerDoesNotBlock(t *testing.T) {
 
 func TestCloseSaysWhatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPublisher(&stream{away: true}, PublisherOptions{})
+		p := NewPublisher(&stream{away: true}, PublisherOptions{Linger: -1})
 		publish(t, p, sample(time.Now(), 1))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -226,67 +226,6 @@ func TestCloseSaysWhatIsLeft(t *testing.T) {
 		}
 		if err := p.Publish("s", []*event.Event{sample(time.Now(), 2)}); err == nil {
 			t.Error("a closed publisher takes events")
-		}
-	})
-}
-
-func TestGroupsAreCutAndOrdered(t *testing.T) {
-	at := time.Unix(1_800_000_000, 0)
-	other := &event.Host{Cluster: "lab", Name: "h2"}
-	events := []*event.Event{sample(at, 1), oom(at), sample(at, 2)}
-	foreign := sample(at, 3)
-	foreign.Host = other
-	events = append(events, foreign)
-	var got []string
-	for _, g := range groups(events) {
-		got = append(got, fmt.Sprintf("%s/%s:%d", g.host.Name, g.lane, len(g.events)))
-	}
-	if want := "h1/urgent:1 h1/samples:2 h2/samples:1"; strings.Join(got, " ") != want {
-		t.Errorf("groups %v, want %s", got, want)
-	}
-	many := make([]*event.Event, 2500)
-	for i := range many {
-		many[i] = sample(at, i)
-	}
-	if cut := parts(many); len(cut) != 3 || len(cut[0]) != 1000 || len(cut[2]) != 500 {
-		t.Errorf("2500 events were cut into %d parts", len(cut))
-	}
-	big := oom(at)
-	big.Oom.Text = strings.Repeat("x", maxMessageBytes)
-	if cut := parts([]*event.Event{sample(at, 1), big, sample(at, 2)}); len(cut) != 3 {
-		t.Errorf("an event of %d bytes shares its message: %d parts", maxMessageBytes, len(cut))
-	}
-}
-
-// 700 events of a kilobyte do not fit into 512 KiB: they become two messages, in their order and with sequences without a gap.
-func TestLargeGroupIsCut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &stream{}
-		p := NewPublisher(s, PublisherOptions{})
-		many := make([]*event.Event, 700)
-		for i := range many {
-			many[i] = sample(time.Now(), i)
-			many[i].Machine.DriverVersion = strings.Repeat("x", 1000)
-		}
-		publish(t, p, many...)
-		publish(t, p, sample(time.Now(), 700))
-		if err := p.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		next := uint64(0)
-		for i, b := range s.stored {
-			if b.Sequence != uint64(i+1) {
-				t.Errorf("message %d has sequence %d", i, b.Sequence)
-			}
-			for _, e := range b.Events {
-				if e.Machine.GetFds() != next {
-					t.Fatalf("event %d came instead of %d", e.Machine.GetFds(), next)
-				}
-				next++
-			}
-		}
-		if len(s.stored) != 3 || next != 701 {
-			t.Errorf("%d messages of %d events", len(s.stored), next)
 		}
 	})
 }

@@ -78,7 +78,7 @@ func TestWhatWaitsForTheBrokerIsOnDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := openSpool(t, t.TempDir())
 		s := &stream{away: true}
-		p := NewPublisher(s, PublisherOptions{Spool: kept})
+		p := NewPublisher(s, PublisherOptions{Linger: -1, Spool: kept})
 		for i := range 12 {
 			publish(t, p, sample(time.Now(), i), oom(time.Now()))
 			time.Sleep(5 * time.Second)
@@ -113,7 +113,7 @@ func TestReplayIsBoundedAndNewEventsGoOnBehindIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := openSpool(t, t.TempDir())
 		s := &stream{away: true}
-		p := NewPublisher(s, PublisherOptions{Spool: kept, SpoolRate: 4})
+		p := NewPublisher(s, PublisherOptions{Linger: -1, Spool: kept, SpoolRate: 4})
 		for i := range 400 {
 			publish(t, p, sample(time.Now(), i))
 		}
@@ -150,7 +150,7 @@ func TestBrokerThatIsSlowAndThenGoesIsNotDrowned(t *testing.T) {
 				return hanging{}.PublishMsg(ctx, m)
 			}
 			return s.PublishMsg(ctx, m)
-		}), PublisherOptions{Spool: kept, SpoolRate: 4, MaxBytes: 10_000})
+		}), PublisherOptions{Linger: -1, Spool: kept, SpoolRate: 4, MaxBytes: 10_000})
 		for i := range 400 {
 			publish(t, p, sample(time.Now(), i))
 			synctest.Wait()
@@ -182,7 +182,7 @@ func TestNextCollectorSendsWhatTheLastOneLeft(t *testing.T) {
 		var producers []string
 		for range 3 {
 			kept := openSpool(t, folder)
-			p := NewPublisher(s, PublisherOptions{Spool: kept})
+			p := NewPublisher(s, PublisherOptions{Linger: -1, Spool: kept})
 			producers = append(producers, p.Producer())
 			for i := range 5 {
 				publish(t, p, sample(time.Now(), i), oom(time.Now()))
@@ -216,7 +216,7 @@ func TestNextCollectorSendsWhatTheLastOneLeft(t *testing.T) {
 func TestEndBeforeTheAcknowledgement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := openSpool(t, t.TempDir())
-		p := NewPublisher(hanging{}, PublisherOptions{Spool: kept, AckTimeout: time.Hour})
+		p := NewPublisher(hanging{}, PublisherOptions{Linger: -1, Spool: kept, AckTimeout: time.Hour})
 		for i := range 5 {
 			publish(t, p, sample(time.Now(), i))
 		}
@@ -226,7 +226,7 @@ func TestEndBeforeTheAcknowledgement(t *testing.T) {
 			t.Errorf("close: %v", err)
 		}
 		s := &stream{}
-		next := NewPublisher(s, PublisherOptions{Spool: kept})
+		next := NewPublisher(s, PublisherOptions{Linger: -1, Spool: kept})
 		end(t, next)
 		if got, want := arrived(t, s, p.Producer()), "samples/A:1-5"; got != want {
 			t.Errorf("arrived: %s, want %s", got, want)
@@ -257,7 +257,7 @@ func TestHangingLaneHoldsUpNoOther(t *testing.T) {
 				<-hold
 			}
 			return s.PublishMsg(ctx, m)
-		}), PublisherOptions{Spool: kept, MaxBytes: 40_000})
+		}), PublisherOptions{Linger: -1, Spool: kept, MaxBytes: 40_000})
 		for i := range 1000 {
 			publish(t, p, sample(time.Now(), i))
 			if i%10 == 0 {
@@ -301,7 +301,7 @@ func TestDiskThatTakesNothingIsAStatus(t *testing.T) {
 		kept := openSpool(t, folder)
 		sensor := spool.NewSensor(kept, nil)
 		s := &stream{away: true}
-		p := NewPublisher(s, PublisherOptions{Spool: kept, MaxBytes: 4000})
+		p := NewPublisher(s, PublisherOptions{Linger: -1, Spool: kept, MaxBytes: 4000})
 		publish(t, p, sample(time.Now(), 0), oom(time.Now()))
 		synctest.Wait()
 		// The next segment cannot be made; the one that is open is no more than a reader's by then.
@@ -356,7 +356,7 @@ func TestMessageThatIsNeverTakenDoesNotHoldUpTheSpool(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			folder := t.TempDir()
 			kept := openSpool(t, folder)
-			p := NewPublisher(&stream{away: true}, PublisherOptions{Spool: kept})
+			p := NewPublisher(&stream{away: true}, PublisherOptions{Linger: -1, Spool: kept})
 			publish(t, p, sample(time.Now(), 1), oom(time.Now()))
 			synctest.Wait()
 			end(t, p)
@@ -366,7 +366,7 @@ func TestMessageThatIsNeverTakenDoesNotHoldUpTheSpool(t *testing.T) {
 					return nil, fault
 				}
 				return s.PublishMsg(ctx, m)
-			}), PublisherOptions{Spool: kept})
+			}), PublisherOptions{Linger: -1, Spool: kept})
 			publish(t, next, sample(time.Now(), 2))
 			time.Sleep(time.Second)
 			end(t, next)

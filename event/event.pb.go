@@ -24,12 +24,12 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Batch is one message: what one source of one host saw in one tick, in one lane.
+// Batch is one message: what the sources of one host saw within a short time, in one lane.
 type Batch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Schema        uint32                 `protobuf:"varint,1,opt,name=schema,proto3" json:"schema,omitempty"` // event.Schema; anything else is refused
-	Host          *Host                  `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`      // must be the host of the subject
-	Source        string                 `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
+	Schema        uint32                 `protobuf:"varint,1,opt,name=schema,proto3" json:"schema,omitempty"`     // event.Schema; anything else is refused
+	Host          *Host                  `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`          // must be the host of the subject
+	Source        string                 `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`      // "all" where the events are of several
 	Producer      string                 `protobuf:"bytes,4,opt,name=producer,proto3" json:"producer,omitempty"`  // drawn at each collector start
 	Lane          string                 `protobuf:"bytes,5,opt,name=lane,proto3" json:"lane,omitempty"`          // samples or urgent
 	Sequence      uint64                 `protobuf:"varint,6,opt,name=sequence,proto3" json:"sequence,omitempty"` // grows by one per host, producer and lane

@@ -308,6 +308,41 @@ func FuzzBatchReader(f *testing.F) {
 	})
 }
 
+// A batch written piece by piece is the batch written at once, also with a body that protobuf writes; what cannot be written leaves what
+// stands as it was.
+func TestAppendEventWritesAsEncodeBatchDoes(t *testing.T) {
+	for i, data := range recordedBatches(t, 100) {
+		b, _, err := DecodeBatch("", data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Events = append(b.Events, &Event{Time: b.Events[0].Time, Host: b.Host, Mark: &Mark{Kind: "deploy"}}, &Event{Time: b.Events[0].Time, OtherBody: &OtherBody{Name: "x"}})
+		whole, err := EncodeBatch(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events := b.Events
+		b.Events = nil
+		pieces, err := EncodeBatch(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			if pieces, err = AppendEvent(pieces, e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !bytes.Equal(pieces, whole) {
+			t.Fatalf("batch %d is written as %x piece by piece, and as %x", i, pieces, whole)
+		}
+		for _, bad := range []*Event{{Process: &Process{}, Worker: &Worker{Unit: "\xff"}}, {Mark: &Mark{Kind: "\xff"}}} {
+			if after, err := AppendEvent(pieces, bad); err == nil || !bytes.Equal(after, whole) {
+				t.Fatalf("%v: error %v, %d bytes of %d", bad, err, len(after), len(whole))
+			}
+		}
+	}
+}
+
 // BenchmarkEncodeBatch writes the recording's ticks, of five events each.
 func BenchmarkEncodeBatch(b *testing.B) {
 	var batches []*Batch

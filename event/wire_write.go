@@ -53,6 +53,19 @@ func appendBatch(b *Batch) []byte {
 	return out
 }
 
+// AppendEvent appends an event to what stands of a Batch's encoded form, as the last of its events and without its host. What EncodeBatch
+// returns of a batch without events may stand before it. After an error, which says what cannot be encoded, out is as long as it was.
+func AppendEvent(out []byte, e *Event) ([]byte, error) {
+	if plain := appendEvent(out, e); plain != nil {
+		return nest(plain, len(out), batchEvents), nil
+	}
+	whole, err := proto.MarshalOptions{}.MarshalAppend(out, &Batch{Events: []*Event{withoutHost(e)}})
+	if err != nil {
+		return out, err
+	}
+	return whole, nil
+}
+
 // appendEvent writes an event without its host, or returns nil.
 func appendEvent(out []byte, e *Event) []byte {
 	if len(e.unknownFields) > 0 {

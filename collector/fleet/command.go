@@ -65,9 +65,9 @@ func (c *Command) Run(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	js, err := jetstream.New(conn)
+	js, err := newSender(conn)
 	if err != nil {
-		return fmt.Errorf("open jetstream: %w", err)
+		return err
 	}
 	if err := streamThere(ctx, js, c.NATS); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (c *Command) options(now time.Time) (Options, error) {
 }
 
 // play publishes at its pace until ctx ends.
-func (c *Command) play(ctx context.Context, js jetstream.JetStream, o Options, out io.Writer, log *slog.Logger) (err error) {
+func (c *Command) play(ctx context.Context, js *sender, o Options, out io.Writer, log *slog.Logger) (err error) {
 	f, err := New(js, o)
 	if err != nil {
 		return err

@@ -1,5 +1,4 @@
-// Package fleet publishes simulated hosts: each with a Publisher of its own, one message a source and tick, as the collectors of as many
-// machines do. It is how `lowtide simulate --publish` fills a broker and how `lowtide bench` loads one. It judges nothing, and it never
+// Package fleet publishes simulated hosts: each with a Publisher of its own, one message a tick, as the collectors of as many machines do. It is how `lowtide simulate --publish` fills a broker and how `lowtide bench` loads one. It judges nothing, and it never
 // makes a tick before there is room to send it, so that memory does not grow with how long it runs.
 package fleet
 
@@ -55,12 +54,12 @@ type Count struct {
 type Fleet struct {
 	hosts []*host
 	gate  *gate
+	out   collector.Stream // the gate, as the publishers see it
 }
 
 type host struct {
 	machine   *sim.Machine
 	publisher *collector.Publisher
-	bySource  [allSources][]*event.Event
 }
 
 // New makes the hosts; nothing is sent yet. Close ends them.
@@ -69,6 +68,10 @@ func New(stream collector.Stream, o Options) (*Fleet, error) {
 		return nil, fmt.Errorf("simulate %d hosts of %d workers: want 1 to %d hosts of 1 to %d", o.Hosts, o.Workers, MaxHosts, MaxWorkers)
 	}
 	f := &Fleet{gate: newGate(stream)}
+	f.out = f.gate
+	if s, ok := stream.(collector.Sender); ok {
+		f.out = sendingGate{f.gate, s}
+	}
 	for n := range o.Hosts {
 		if err := f.add(sim.MachineOptions{Cluster: o.Cluster, Number: n, Workers: o.Workers, Kinds: o.Kinds, Scenarios: o.Scenarios, Seed: o.Seed, Step: o.Step, Start: o.Start}, o.Log); err != nil {
 			return nil, errors.Join(err, f.Close(context.Background()))
@@ -82,7 +85,8 @@ func (f *Fleet) add(o sim.MachineOptions, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	f.hosts = append(f.hosts, &host{machine: machine, publisher: collector.NewPublisher(f.gate, collector.PublisherOptions{MaxBytes: hostBytes, Log: log})})
+	// A tick is published whole, so that nothing has to linger.
+	f.hosts = append(f.hosts, &host{machine: machine, publisher: collector.NewPublisher(f.out, collector.PublisherOptions{MaxBytes: hostBytes, Linger: -1, AckTimeout: ackTimeout, Log: log})})
 	return nil
 }
 
@@ -93,24 +97,14 @@ func (f *Fleet) Tick(ctx context.Context, n int) (samples int, err error) {
 		return 0, err
 	}
 	h := f.hosts[n]
-	for source := range h.bySource {
-		h.bySource[source] = h.bySource[source][:0]
-	}
-	for _, e := range h.machine.Tick() {
-		source := sourceOf(e)
-		h.bySource[source] = append(h.bySource[source], e)
+	events := h.machine.Tick()
+	for _, e := range events {
 		if e.Process != nil {
 			samples++
 		}
 	}
-	for source, events := range h.bySource {
-		if len(events) == 0 {
-			continue
-		}
-		f.gate.expect(messages(events))
-		if err := h.publisher.Publish(sourceNames[source], events); err != nil {
-			return samples, err
-		}
+	if err := f.publish(h, events); err != nil {
+		return samples, err
 	}
 	f.gate.made(samples)
 	return samples, nil
@@ -118,9 +112,21 @@ func (f *Fleet) Tick(ctx context.Context, n int) (samples int, err error) {
 
 // Fail lets an allocation fail on the host at a time of the events' clock, and hands it over at once.
 func (f *Fleet) Fail(n int, at time.Time) error {
-	events := f.hosts[n].machine.Fail(at)
-	f.gate.expect(messages(events))
-	return f.hosts[n].publisher.Publish(sourceNames[fromProbe], events)
+	return f.publish(f.hosts[n], f.hosts[n].machine.Fail(at))
+}
+
+// publish hands events over, under the name that a collector gives to those of several sources.
+func (f *Fleet) publish(h *host, events []*event.Event) error {
+	before := messages(h.publisher)
+	err := h.publisher.Publish(event.AllSources, events)
+	f.gate.expect(messages(h.publisher) - before)
+	return err
+}
+
+// messages is how many a publisher was given so far: nothing lingers in it.
+func messages(p *collector.Publisher) int {
+	s := p.Stats()
+	return int(s.Sent) + int(s.Dropped) + s.PendingMessages
 }
 
 // Count returns what was handed over so far.
@@ -137,54 +143,13 @@ func (f *Fleet) Close(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// The sources of a host, by which its messages are apart.
-const (
-	fromNVML = iota
-	fromProbe
-	fromEngine
-	fromProcess
-	fromKernel
-	allSources
-)
-
-var sourceNames = [allSources]string{"nvml", "allocator", "engine", "process", "kernel"}
-
-// sourceOf names the source of a host that tells such an event.
-func sourceOf(e *event.Event) int {
-	switch {
-	case e.Gpu != nil, e.GpuProcess != nil:
-		return fromNVML
-	case e.Allocator != nil, e.Oom != nil && e.Oom.Kind == "cuda":
-		return fromProbe
-	case e.Engine != nil, e.Config != nil:
-		return fromEngine
-	case e.Xid != nil, e.Oom != nil:
-		return fromKernel
-	}
-	return fromProcess
-}
-
-// messages is how many messages a Publisher makes of what one source saw: one for each lane. A tick of 64 workers is far below the
-// bounds of one.
-func messages(events []*event.Event) int {
-	samples, urgent := 0, 0
-	for _, e := range events {
-		if event.Lane(e) == event.LaneUrgent {
-			urgent = 1
-		} else {
-			samples = 1
-		}
-	}
-	return samples + urgent
-}
-
 // gate counts what goes to the broker and holds back who would send more than the window.
 type gate struct {
 	stream collector.Stream
 
 	mu      sync.Mutex
 	changed chan struct{} // closed and made anew when there is room again
-	open    int           // messages that are not acknowledged
+	open    int           // messages that are not acknowledged; one may be before it is counted here
 	counted Count
 }
 
@@ -230,6 +195,12 @@ func (g *gate) count() Count {
 // PublishMsg implements collector.Stream.
 func (g *gate) PublishMsg(ctx context.Context, m *nats.Msg, options ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	ack, err := g.stream.PublishMsg(ctx, m, options...)
+	g.note(m, err)
+	return ack, err
+}
+
+// note counts an attempt.
+func (g *gate) note(m *nats.Msg, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.counted.Bytes += uint64(len(m.Data))
@@ -237,14 +208,27 @@ func (g *gate) PublishMsg(ctx context.Context, m *nats.Msg, options ...jetstream
 	g.counted.Max = max(g.counted.Max, len(m.Data))
 	if err != nil {
 		g.counted.Again++
-		return ack, err
+		return
 	}
 	g.counted.Acked++
 	if g.open--; g.open == window/2 {
 		close(g.changed)
 		g.changed = make(chan struct{})
 	}
-	return ack, nil
+}
+
+// sendingGate is the gate before a stream that needs no goroutine for each message.
+type sendingGate struct {
+	*gate
+	next collector.Sender
+}
+
+// Send implements collector.Sender.
+func (g sendingGate) Send(m *nats.Msg, done func(*jetstream.PubAck, error)) {
+	g.next.Send(m, func(ack *jetstream.PubAck, err error) {
+		g.note(m, err)
+		done(ack, err)
+	})
 }
 
 // wireSize is what the client sends for a message: subject, headers and payload, without the line that announces them.

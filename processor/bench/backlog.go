@@ -17,33 +17,46 @@ import (
 // Backlog is how much of the event stream its readers still have before them, in messages.
 type Backlog struct {
 	Messages, Bytes            uint64 // that the stream has taken in all, and holds
-	JudgePending, JudgeUnacked uint64 // not delivered; delivered and not acknowledged
+	JudgePending               uint64 // that the judges were not given
 	StorePending, StoreUnacked uint64
-	Judges, Stores             int // consumers there are
+	Judges, Stores             int // durable consumers there are
 }
 
-// ReadBacklog asks the broker about every consumer of the event stream, in a few requests.
+// ReadBacklog asks the broker about the consumers by which the events are read, or which show what is stored, in a few requests: what the
+// judges' durable ones show moves once a minute.
 func ReadBacklog(ctx context.Context, js jetstream.JetStream) (Backlog, error) {
 	stream, err := js.Stream(ctx, event.StreamEvents)
 	if err != nil {
 		return Backlog{}, fmt.Errorf("read backlog: %w", err)
 	}
-	consumers := stream.ListConsumers(ctx)
 	state := stream.CachedInfo().State
 	b := Backlog{Messages: state.LastSeq, Bytes: state.Bytes}
-	for info := range consumers.Info() {
-		switch {
-		case strings.HasPrefix(info.Name, "judge"):
+	names := stream.ConsumerNames(ctx)
+	for name := range names.Name() {
+		reads, stores := strings.HasPrefix(name, broker.ReaderPrefix), strings.HasPrefix(name, "store")
+		if strings.HasPrefix(name, "judge-") {
 			b.Judges++
-			b.JudgePending += info.NumPending
-			b.JudgeUnacked += uint64(max(0, info.NumAckPending))
-		case strings.HasPrefix(info.Name, "store"):
-			b.Stores++
-			b.StorePending += info.NumPending
-			b.StoreUnacked += uint64(max(0, info.NumAckPending))
 		}
+		if !reads && !stores {
+			continue
+		}
+		consumer, err := js.Consumer(ctx, event.StreamEvents, name)
+		if errors.Is(err, jetstream.ErrConsumerNotFound) {
+			continue // made anew just now
+		}
+		if err != nil {
+			return Backlog{}, fmt.Errorf("read backlog: %w", err)
+		}
+		info := consumer.CachedInfo()
+		if reads {
+			b.JudgePending += info.NumPending
+			continue
+		}
+		b.Stores++
+		b.StorePending += info.NumPending
+		b.StoreUnacked += uint64(max(0, info.NumAckPending))
 	}
-	if err := consumers.Err(); err != nil {
+	if err := names.Err(); err != nil {
 		return Backlog{}, fmt.Errorf("read backlog: %w", err)
 	}
 	return b, nil

@@ -30,6 +30,7 @@ type Result struct {
 	JudgedPerSecond    float64 `json:"judged_per_second"`
 	StoredPerSecond    float64 `json:"stored_per_second,omitzero"`
 	MessagesPerSecond  float64 `json:"messages_per_second"`
+	SamplesPerMessage  float64 `json:"worker_samples_per_message"`
 
 	CPU       CPU     `json:"cpu_seconds_per_million"`
 	Others    float64 `json:"others_cores"`       // processor seconds a second that other programs of this machine took

@@ -15,7 +15,7 @@ func (r *Result) Write(to io.Writer) error {
 	line("measured\t%.0f s after %.0f s of warm-up, %d CPUs for everything, the simulated hosts included", r.Seconds, r.WarmSeconds, r.CPUs)
 	line("")
 	line("worker-samples/s\t%s\tjudged and stored", count(r.PerSecond))
-	line("  published\t%s\t%s messages/s", count(r.PublishedPerSecond), count(r.MessagesPerSecond))
+	line("  published\t%s\t%s messages/s of %.1f worker-samples", count(r.PublishedPerSecond), count(r.MessagesPerSecond), r.SamplesPerMessage)
 	line("  judged\t%s", count(r.JudgedPerSecond))
 	if r.Stored {
 		line("  stored\t%s", count(r.StoredPerSecond))
