@@ -22,6 +22,12 @@ type cases struct {
 	ran      int
 }
 
+// RunCases runs the `tests:` of one `_test.yaml` file against a pack, and adds what is wrong to the problems, each at its place. It
+// returns how many cases were run; `scenarios:` are not its to play.
+func RunCases(name string, content []byte, pack *Pack, problems *Problems) (int, error) {
+	return runCases(name, content, pack, problems)
+}
+
 // runCases reads one `_test.yaml` file and reports what is wrong with it and every expectation that does not hold, at its place.
 // It returns how many cases were run.
 func runCases(name string, content []byte, pack *Pack, problems *Problems) (int, error) {
@@ -34,16 +40,21 @@ func runCases(name string, content []byte, pack *Pack, problems *Problems) (int,
 	if !ok {
 		return 0, nil
 	}
+	played := false
 	for _, top := range doc.fields(root, "the file") {
+		if top.name == "scenarios" { // of the processor, which plays them
+			played = true
+			continue
+		}
 		if top.name != "tests" {
-			doc.reportAt(top.key, suggest(top.name, []string{"tests"}), "unknown key %q", top.name)
+			doc.reportAt(top.key, suggest(top.name, []string{"tests", "scenarios"}), "unknown key %q", top.name)
 			continue
 		}
 		for _, n := range top.items() {
 			c.run(doc, doc.fields(n, "a test"))
 		}
 	}
-	if c.ran == 0 && len(*problems) == 0 {
+	if c.ran == 0 && !played && len(*problems) == 0 {
 		doc.report(0, 0, "add tests: with at least one case, or remove the file", "file has no tests")
 	}
 	return c.ran, nil
@@ -137,7 +148,7 @@ func (c *cases) set(sample *variable.Sample, f field) {
 	switch variable.All()[id].Kind {
 	case variable.Number:
 		if v, ok := c.numbers.number(text, f.name); ok {
-			sample.SetNumber(id, v)
+			sample.SetNumber(id, v.value)
 		}
 	case variable.Bool:
 		if text.text != "true" && text.text != "false" {

@@ -14,14 +14,16 @@ import (
 
 // Command groups what can be done with rules.
 type Command struct {
-	Check CheckCommand `cmd:"" help:"Check rule files and run the tests beside them."`
+	Check   CheckCommand   `cmd:"" help:"Check rule files and run the tests beside them."`
+	Explain ExplainCommand `cmd:"" help:"List every variable that a rule may read, or say what a rule means."`
+	Schema  SchemaCommand  `cmd:"" help:"Print the JSON schema of a rule file, for editors."`
 }
 
 // CheckCommand is `rules check`: it compiles the built-in rules with the files laid over them and runs every test,
 // those of a file X.yaml from X_test.yaml beside it. It returns ErrCheckFailed when something is wrong.
 type CheckCommand struct {
 	JSON  bool     `name:"json" help:"Print one JSON object to stdout."`
-	Files []string `arg:"" optional:"" type:"path" help:"Rule files (and test files, *_test.yaml) to lay over the built-in rules."`
+	Files []string `arg:"" optional:"" type:"path" help:"Rule files, folders of them, and test files (*_test.yaml), to lay over the built-in rules."`
 
 	Stdout io.Writer `kong:"-"` // nil: the process's own
 	Stderr io.Writer `kong:"-"`
@@ -75,26 +77,36 @@ func (c *CheckCommand) Run(ctx context.Context) error {
 
 // check loads everything and runs the tests; only what is no mistake in a file is an error.
 func check(ctx context.Context, files []string) (report, error) {
-	var ruleFiles, testFiles []string
+	var named, testFiles []string
+	var problems Problems
 	for _, name := range files {
 		if isTest(name) {
 			testFiles = append(testFiles, name)
 			continue
 		}
-		ruleFiles = append(ruleFiles, name)
-		beside := strings.TrimSuffix(strings.TrimSuffix(name, ".yaml"), ".yml") + "_test.yaml"
-		if _, err := os.Stat(beside); err == nil {
-			testFiles = append(testFiles, beside)
+		inside, err := ruleFiles(name)
+		if err != nil {
+			return report{}, err
+		}
+		if len(inside) == 0 {
+			problems = append(problems, Problem{File: name, Message: "the folder holds no rule files", Hint: "name one that holds .yaml files"})
+		}
+		for _, one := range inside {
+			named = append(named, one)
+			beside := strings.TrimSuffix(strings.TrimSuffix(one, ".yaml"), ".yml") + "_test.yaml"
+			if _, err := os.Stat(beside); err == nil {
+				testFiles = append(testFiles, beside)
+			}
 		}
 	}
 	out := report{Problems: []Problem{}}
-	var problems Problems
-	pack, err := Load(ruleFiles...)
+	pack, err := Load(named...)
 	if err != nil {
-		if !errors.As(err, &problems) {
+		var found Problems
+		if !errors.As(err, &found) {
 			return report{}, err
 		}
-		out.Problems = problems
+		out.Problems = append(problems, found...)
 		return out, nil
 	}
 	out.Rules = len(pack.Rules)

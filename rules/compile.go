@@ -1,18 +1,20 @@
 package rules
 
 import (
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/goccy/go-yaml/ast"
 
 	"lowtide/event"
 	"lowtide/rules/variable"
 )
 
-var fieldNames = []string{"id", "class", "scope", "thresholds", "when", "confirm", "refute", "with", "ask", "pair", "keep", "severity", "against",
-	"explains", "summary", "refuted", "evidence", "advice", "enabled", "shadow"}
-
-var requiredFields = []string{"class", "scope", "when", "severity", "summary"}
+// conditions are the fields that are expressions.
+var conditions = []string{"when", "confirm", "refute", "with", "ask"}
 
 var scopes = []string{"worker", "instance", "gpu", "host"}
 
@@ -28,7 +30,7 @@ func Classes() []string {
 const maxDuration = 30 * 24 * time.Hour
 
 // compile turns a rule as written into one that can be evaluated. It reports everything that is wrong with it.
-func compile(s *spec, folders []folder, problems *Problems) (*Rule, bool) {
+func compile(s *spec, shelf library, problems *Problems) (*Rule, bool) {
 	before := len(*problems)
 	line, _ := place(s.at.key)
 	r := &Rule{ID: s.id, File: s.at.doc.name, Line: line, Pair: time.Hour, Enabled: true}
@@ -47,8 +49,12 @@ func compile(s *spec, folders []folder, problems *Problems) (*Rule, bool) {
 			r.Explains = append(r.Explains, text.text)
 		}
 	}
-	r.Thresholds = s.thresholds()
-	c, err := newCompiler(r.Thresholds)
+	numbers := s.thresholds()
+	r.Thresholds = make(map[string]float64, len(numbers))
+	for name, t := range numbers {
+		r.Thresholds[name] = t.value
+	}
+	c, err := newCompilerOf(numbers)
 	if err != nil {
 		s.at.report("", "rule %s: %v", s.id, err)
 		return nil, false
@@ -101,13 +107,13 @@ func compile(s *spec, folders []folder, problems *Problems) (*Rule, bool) {
 			r.evidence = append(r.evidence, id)
 		}
 	}
-	s.advice(r, folders, problems)
+	s.advice(r, shelf)
 	r.print = fingerprint(s, r)
 	return r, len(*problems) == before
 }
 
 // advice reads the lines of the rule's advice file, each of which is a template.
-func (s *spec) advice(r *Rule, folders []folder, problems *Problems) {
+func (s *spec) advice(r *Rule, shelf library) {
 	f, ok := s.fields["advice"]
 	if !ok {
 		return
@@ -118,10 +124,14 @@ func (s *spec) advice(r *Rule, folders []folder, problems *Problems) {
 	}
 	lines, names := []scalar(nil), []string(nil)
 	if validName(text.text) {
-		lines, names = adviceLines(text.text, folders, problems)
+		lines, names = shelf.lines(text.text, f.doc.name)
 	}
 	if len(lines) == 0 {
-		f.report("put it into advice/"+text.text+".md beside the rules"+or(names), "advice %q has no file with lines in it", text.text)
+		hint := "put it into advice/" + text.text + ".md beside the rules"
+		if near := event.Nearest(text.text, names); near != "" {
+			hint = "did you mean " + near + "? Otherwise " + hint
+		}
+		f.report(hint, "advice %q has no file with lines in it", text.text)
 	}
 	for _, line := range lines {
 		if t, ok := parseTemplate(line, "advice"); ok {
@@ -130,18 +140,24 @@ func (s *spec) advice(r *Rule, folders []folder, problems *Problems) {
 	}
 }
 
-func or(names []string) string {
-	if len(names) == 0 {
-		return ""
-	}
-	return ", or use one of " + strings.Join(names, ", ")
+// elsewhere are the fields of other rule formats, with what to write here.
+var elsewhere = map[string]string{
+	"alert": "write id:", "name": "write id:", "title": "write id:, and summary: for the sentence", "expr": "write when:", "expression": "write when:", "condition": "write when:",
+	"if": "write when:", "for": "there is no for: what is judged at quiet points has lasted already; keep: holds a condition after it ends",
+	"keep_firing_for": "write keep:", "hold": "write keep:", "labels": "labels come from the worker; match them in when: labels.team == \"search\"",
+	"annotations": "write summary: and advice:", "description": "write summary:", "message": "write summary:", "output": "write summary:", "desc": "write summary:",
+	"runbook": "write advice:, the name of a file in the folder advice", "runbook_url": "write advice:, the name of a file in the folder advice",
+	"threshold": "write thresholds: {floor: 5 * MiB}", "inhibits": "write explains:, a list of classes", "priority": "write severity: {alone: ticket, with: page}",
+	"level": "write severity: {alone: ticket, with: page}", "type": "write class:", "kind": "write class:", "disabled": "write enabled: false", "dry_run": "write shadow: true",
+	"window": "write pair:, how long a symptom stays beside the condition",
 }
 
-func suggestVariable(name string) string {
-	if near := event.Nearest(name, variableNames()); near != "" {
-		return "did you mean " + near + "?"
+// suggestField is the remedy for a field that rules do not have.
+func suggestField(name string) string {
+	if hint, known := elsewhere[name]; known {
+		return hint
 	}
-	return "`lowtide rules explain` prints the variables that exist"
+	return suggest(name, fieldNames)
 }
 
 func (s *spec) word(name string, allowed []string) string {
@@ -181,11 +197,46 @@ func (s *spec) duration(name string, into *time.Duration) {
 		return
 	}
 	d, err := time.ParseDuration(text.text)
-	if err != nil || d < 0 || d > maxDuration {
-		f.report("write it as 90s, 15m or 2h, at most 720h", "%s: %q is no duration", name, text.text)
-		return
+	switch {
+	case err != nil || text.text == "0": // a number alone is a duration to nobody but Go
+		f.report(durationHint(text.text), "%s: %q is no duration", name, text.text)
+	case d < 0:
+		f.report("write it as 90s, 15m or 2h", "%s: %q is negative", name, text.text)
+	case d > maxDuration:
+		f.report("write at most 720h", "%s: %q is longer than 30 days", name, text.text)
+	default:
+		*into = d
 	}
-	*into = d
+}
+
+// spelled is a duration as people write it.
+var spelled = regexp.MustCompile(`^(\d+(?:\.\d+)?) *([a-zA-Z]*)\.?$`)
+
+// durationHint turns what somebody wrote into a duration, where that can be told.
+func durationHint(text string) string {
+	m := spelled.FindStringSubmatch(strings.TrimSpace(text))
+	if m == nil {
+		return "write it as 90s, 15m or 2h"
+	}
+	switch unit := strings.ToLower(m[2]); unit {
+	case "":
+		return "write the unit too: " + m[1] + "h, " + m[1] + "m or " + m[1] + "s"
+	case "s", "sec", "secs", "second", "seconds":
+		return "write " + m[1] + "s"
+	case "m", "min", "mins", "minute", "minutes":
+		return "write " + m[1] + "m"
+	case "h", "hr", "hrs", "hour", "hours":
+		return "write " + m[1] + "h"
+	case "d", "day", "days", "w", "week", "weeks":
+		if n, err := strconv.ParseFloat(m[1], 64); err == nil {
+			hours := 24 * n
+			if unit[0] == 'w' {
+				hours *= 7
+			}
+			return "hours are the largest unit: write " + plain(hours) + "h"
+		}
+	}
+	return "write it as 90s, 15m or 2h"
 }
 
 func (s *spec) severity(r *Rule) {
@@ -197,13 +248,22 @@ func (s *spec) severity(r *Rule) {
 		f.report("write severity: {alone: ticket, with: page}", "severity is empty")
 		return
 	}
+	if _, single := f.value.(*ast.StringNode); single {
+		text, _ := f.text()
+		hint := "write severity: {alone: ticket, with: page}"
+		if slices.Contains(severities, text.text) {
+			hint = "write severity: {alone: " + text.text + "}"
+		}
+		f.report(hint, "severity is one word, and has two parts: alone, and with a symptom beside it")
+		return
+	}
 	for _, one := range f.doc.fields(f.value, "severity") {
 		text, ok := one.text()
 		if !ok {
 			continue
 		}
 		if !slices.Contains(severities, text.text) {
-			one.report(suggest(text.text, severities), "unknown severity %q", text.text)
+			one.report(severityHint(text.text), "unknown severity %q", text.text)
 		}
 		switch one.name {
 		case "alone":
@@ -222,6 +282,19 @@ func (s *spec) severity(r *Rule) {
 	}
 }
 
+// severityHint knows the words of others.
+func severityHint(word string) string {
+	switch strings.ToLower(word) {
+	case "critical", "error", "high", "fatal", "emergency", "p1", "sev1":
+		return "write page, for what must wake somebody; or ticket, info"
+	case "warning", "warn", "medium", "low", "p2", "p3", "sev2", "sev3":
+		return "write ticket, for what can wait for the day; or info, page"
+	case "none", "debug", "notice":
+		return "write info; a rule that only records is `shadow: true`"
+	}
+	return suggest(word, severities)
+}
+
 func (s *spec) list(name string) (nodes []node) {
 	f, ok := s.fields[name]
 	if !ok {
@@ -231,8 +304,8 @@ func (s *spec) list(name string) (nodes []node) {
 }
 
 // thresholds computes the constants of the rule, those of the rule below first.
-func (s *spec) thresholds() map[string]float64 {
-	out := map[string]float64{}
+func (s *spec) thresholds() map[string]threshold {
+	out := map[string]threshold{}
 	f, ok := s.fields["thresholds"]
 	if !ok {
 		return out
@@ -256,13 +329,13 @@ func (s *spec) thresholds() map[string]float64 {
 				continue
 			}
 			if text, ok := one.text(); ok {
-				if v, ok := numbers.number(text, "threshold "+one.name); ok {
-					out[one.name] = v
+				if t, ok := numbers.number(text, "threshold "+one.name); ok {
+					out[one.name] = t
 					continue
 				}
 			}
 			// Declared although wrong, so that every use of it is not reported too.
-			out[one.name] = 0
+			out[one.name] = threshold{}
 		}
 	}
 	return out

@@ -9,14 +9,13 @@ import (
 	"sync"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/checker"
 	"github.com/google/cel-go/common"
 	"github.com/google/cel-go/common/ast"
-	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/interpreter"
 
-	"lowtide/event"
 	"lowtide/rules/variable"
 )
 
@@ -25,6 +24,12 @@ const knownPrefix = "@known."
 
 // comprehensionCost bounds an expression that loops over labels; others have no loop and need no bound.
 const comprehensionCost = 100_000
+
+// What a worker's labels are taken to be at most when the cost of a loop is worked out.
+const (
+	maxLabels     = 64
+	maxLabelBytes = 256
+)
 
 var constants = map[string]float64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -74,9 +79,29 @@ func newEnvironment() (*environment, error) {
 func expandKnown(eh cel.MacroExprFactory, _ ast.Expr, args []ast.Expr) (ast.Expr, *common.Error) {
 	name, ok := chain(args[0])
 	if !ok {
-		return nil, eh.NewError(args[0].ID(), "known() asks for the name of a variable")
+		return nil, eh.NewError(leftmost(args[0]).ID(), "known() asks for the name of a variable")
 	}
 	return eh.NewIdent(knownPrefix + name), nil
+}
+
+// leftmost returns the part of an expression that begins it.
+func leftmost(e ast.Expr) ast.Expr {
+	for {
+		switch e.Kind() {
+		case ast.SelectKind:
+			e = e.AsSelect().Operand()
+			continue
+		case ast.CallKind:
+			if call := e.AsCall(); call.IsMemberFunction() {
+				e = call.Target()
+				continue
+			} else if strings.Count(call.FunctionName(), "_") > 1 && len(call.Args()) > 1 {
+				e = call.Args()[0]
+				continue
+			}
+		}
+		return e
+	}
 }
 
 // chain reads a.b.c as one name.
@@ -106,6 +131,8 @@ type program struct {
 	tree  *branch // gives the same without CEL; nil where it cannot
 	run   cel.Program
 	reads []variable.ID
+	whole *expression            // as written, for explanations
+	seen  func(*variable.Sample) // of who counts what is asked; nil otherwise
 }
 
 // activation reads a sample as CEL variables; a value that is missing becomes CEL's unknown.
@@ -153,6 +180,9 @@ func (p program) evaluate(s *variable.Sample) (Outcome, string) {
 	if p.run == nil {
 		return False, ""
 	}
+	if p.seen != nil {
+		p.seen(s)
+	}
 	if p.tree != nil {
 		switch out, missing := p.tree.truth(s); out {
 		case False, True:
@@ -182,30 +212,49 @@ func (p program) evaluate(s *variable.Sample) (Outcome, string) {
 // compiler compiles the expressions of one rule, with its thresholds as constants.
 type compiler struct {
 	env        *environment
-	thresholds map[string]float64
+	thresholds map[string]threshold
+	units      bool            // whether units are looked at
+	told       map[string]bool // thresholds whose unit was found wrong
 }
 
 func newCompiler(thresholds map[string]float64) (*compiler, error) {
+	written := make(map[string]threshold, len(thresholds))
+	for name, v := range thresholds {
+		written[name] = threshold{value: v}
+	}
+	c, err := newCompilerOf(written)
+	if err == nil {
+		c.units = false
+	}
+	return c, err
+}
+
+// newCompilerOf knows how the thresholds are written, and looks at units.
+func newCompilerOf(thresholds map[string]threshold) (*compiler, error) {
 	e, err := base()
 	if err != nil {
 		return nil, err
 	}
-	return &compiler{env: e, thresholds: thresholds}, nil
+	return &compiler{env: e, thresholds: thresholds, units: true, told: map[string]bool{}}, nil
 }
 
 // condition compiles a bool expression; what is wrong is reported at its place in the file.
 func (c *compiler) condition(s scalar, what string) (program, bool) {
-	checked, reads, loops, ok := c.check(s, what)
+	checked, whole, names, ok := c.check(s, what)
 	if !ok {
 		return program{}, false
 	}
+	reads, loops := names.reads, names.loops
 	if got := checked.OutputType(); !got.IsExactType(cel.BoolType) {
-		line, column := s.at(1, 0)
-		s.doc.report(line, column, "compare it with something", "%s: the expression is a %s, not a bool", what, got)
+		line, column := s.at(whole.begin())
+		s.doc.report(line, column, toBool(whole, got.String()), "%s: the condition is %s, not a bool", what, kindWord(got.String()))
 		return program{}, false
 	}
 	var options []cel.ProgramOption
 	if loops {
+		if !c.affordable(s, what, checked) {
+			return program{}, false
+		}
 		options = append(options, cel.CostLimit(comprehensionCost))
 	}
 	run, err := c.env.cel.Program(checked, options...)
@@ -214,96 +263,25 @@ func (c *compiler) condition(s scalar, what string) (program, bool) {
 		s.doc.report(line, column, "", "%s: %v", what, err)
 		return program{}, false
 	}
-	p := program{run: run, reads: reads}
-	if tree, ok := c.tree(checked.NativeRep().Expr()); ok {
+	p := program{run: run, reads: reads, whole: whole}
+	whole.text = strings.Join(strings.Fields(s.text), " ")
+	if tree, ok := c.tree(whole); ok {
 		p.tree = &tree
 	}
 	return p, true
 }
 
-// operations are those that a tree knows, with the kind of their result; an equality and a choice take it from their arguments.
-var operations = map[string]branch{
-	operators.LogicalAnd: {does: opAnd, kind: variable.Bool}, operators.LogicalOr: {does: opOr, kind: variable.Bool}, operators.LogicalNot: {does: opNot, kind: variable.Bool},
-	operators.Less: {does: opLess, kind: variable.Bool}, operators.LessEquals: {does: opLessOrEqual, kind: variable.Bool},
-	operators.Greater: {does: opGreater, kind: variable.Bool}, operators.GreaterEquals: {does: opGreaterOrEqual, kind: variable.Bool},
-	operators.Equals: {does: opEqual, kind: variable.Bool}, operators.NotEquals: {does: opUnequal, kind: variable.Bool},
-	operators.Add: {does: opPlus, kind: variable.Number}, operators.Subtract: {does: opMinus, kind: variable.Number},
-	operators.Multiply: {does: opTimes, kind: variable.Number}, operators.Divide: {does: opDivided, kind: variable.Number}, operators.Negate: {does: opNegative, kind: variable.Number},
-	operators.Conditional: {does: opChoice},
-	operators.In:          {does: opAmong, kind: variable.Bool},
-}
-
-// tree translates a checked expression; ok is false for one that uses more of CEL than a tree has.
-func (c *compiler) tree(e ast.Expr) (n branch, ok bool) {
-	if name, named := chain(e); named {
-		if v, is := constants[name]; is {
-			return branch{kind: variable.Number, number: v}, true
-		}
-		slot, is := c.env.slots[name]
-		if slot.known {
-			return branch{does: opKnown, kind: variable.Bool, id: slot.id}, is
-		}
-		n = branch{does: opReading, id: slot.id}
-		if is {
-			n.kind = variable.All()[slot.id].Kind
-		}
-		return n, is && n.kind != variable.Labels
-	}
-	switch e.Kind() {
-	case ast.LiteralKind:
-		switch v := e.AsLiteral().(type) {
-		case types.Double:
-			return branch{kind: variable.Number, number: float64(v)}, true
-		case types.Bool:
-			n = branch{kind: variable.Bool}
-			if v {
-				n.number = 1
-			}
-			return n, true
-		case types.String:
-			return branch{kind: variable.String, text: string(v)}, true
-		}
-		return n, false
-	case ast.CallKind:
-	default:
-		return n, false
-	}
-	call := e.AsCall()
-	n, ok = operations[call.FunctionName()]
-	if !ok || call.IsMemberFunction() {
-		return n, false
-	}
-	args := call.Args()
-	if n.does == opAmong && args[1].Kind() == ast.ListKind {
-		args = slices.Concat(args[:1], args[1].AsList().Elements())
-	}
-	for i, arg := range args {
-		one, ok := c.tree(arg)
-		if !ok || n.does == opAmong && (one.kind != variable.Number || i > 0 && one.does != opConstant) {
-			return n, false
-		}
-		n.args = append(n.args, one)
-	}
-	switch last := n.args[len(n.args)-1].kind; n.does {
-	case opChoice:
-		n.kind = last
-	case opLess, opLessOrEqual, opGreater, opGreaterOrEqual, opPlus:
-		ok = last == variable.Number
-	}
-	// Words are compared as they are: no sums, no choices of them.
-	return n, ok && n.kind != variable.String
-}
-
 // number computes an expression of numbers and constants, such as `5 * MiB`.
-func (c *compiler) number(s scalar, what string) (float64, bool) {
-	checked, reads, _, ok := c.check(s, what)
+func (c *compiler) number(s scalar, what string) (threshold, bool) {
+	checked, whole, names, ok := c.check(s, what)
 	if !ok {
-		return 0, false
+		return threshold{}, false
 	}
+	reads := names.reads
 	line, column := s.at(1, 0)
 	if len(reads) > 0 {
 		s.doc.report(line, column, "use numbers and KiB, MiB, GiB only", "%s reads the variable %s", what, variable.All()[reads[0]].Name)
-		return 0, false
+		return threshold{}, false
 	}
 	var out ref.Val
 	run, err := c.env.cel.Program(checked)
@@ -312,36 +290,52 @@ func (c *compiler) number(s scalar, what string) (float64, bool) {
 	}
 	if err != nil {
 		s.doc.report(line, column, "", "%s: %v", what, err)
-		return 0, false
+		return threshold{}, false
 	}
 	v, ok := out.(types.Double)
 	if !ok {
-		s.doc.report(line, column, "write a number, for example 5 * MiB", "%s is a %s, not a number", what, out.Type())
-		return 0, false
+		hint := "write a number, for example 5 * MiB"
+		if text, is := out.(types.String); is {
+			hint = quoted(string(text), &expression{form: isOther})
+			if hint == compareNumber {
+				hint = "write a number, for example 5 * MiB"
+			}
+		}
+		s.doc.report(line, column, hint, "%s is %s, not a number", what, kindWord(out.Type().TypeName()))
+		return threshold{}, false
 	}
-	return float64(v), true
+	_, memory, _ := fold(whole)
+	return threshold{value: float64(v), memory: memory, at: s}, true
 }
 
 // check parses an expression, makes its whole numbers doubles (all numbers of a rule are), puts in the thresholds, and checks its
 // names and types.
-func (c *compiler) check(s scalar, what string) (checked *cel.Ast, reads []variable.ID, loops, ok bool) {
+func (c *compiler) check(s scalar, what string) (checked *cel.Ast, whole *expression, names nameCheck, ok bool) {
 	if len(s.text) > maxExpressionBytes {
 		s.doc.report(s.line, s.column, "split the rule", "%s has %d bytes, more than %d", what, len(s.text), maxExpressionBytes)
-		return nil, nil, false, false
+		return nil, nil, names, false
 	}
 	parsed, issues := c.env.cel.Parse(s.text)
 	if issues.Err() != nil {
-		c.report(s, what, issues)
-		return nil, nil, false, false
+		reportSyntax(s, what, complaints(issues)[0])
+		return nil, nil, names, false
 	}
-	reads, loops, ok = c.names(s, what, parsed.NativeRep())
-	if !ok {
-		return nil, nil, false, false
+	whole = outline(parsed.NativeRep())
+	names = nameCheck{c: c, s: s, what: what}
+	whole.walk(names.visit)
+	if names.failed {
+		return nil, nil, names, false
+	}
+	slices.Sort(names.reads)
+	names.reads = slices.Compact(names.reads)
+	before := len(*s.doc.problems)
+	if c.units {
+		whole.walk((&unitCheck{c: c, s: s, what: what}).visit)
 	}
 	factory := ast.NewExprFactory()
 	ast.PostOrderVisit(parsed.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
 		if name, named := chain(e); named && strings.HasPrefix(name, "t.") {
-			e.SetKindCase(factory.NewLiteral(e.ID(), types.Double(c.thresholds[name[2:]])))
+			e.SetKindCase(factory.NewLiteral(e.ID(), types.Double(c.thresholds[name[2:]].value)))
 		} else if e.Kind() == ast.LiteralKind {
 			if n, whole := e.AsLiteral().(types.Int); whole {
 				e.SetKindCase(factory.NewLiteral(e.ID(), types.Double(n)))
@@ -350,78 +344,126 @@ func (c *compiler) check(s scalar, what string) (checked *cel.Ast, reads []varia
 	}))
 	checked, issues = c.env.cel.Check(parsed)
 	if issues.Err() != nil {
-		c.report(s, what, issues)
-		return nil, nil, false, false
+		reportTypes(s, what, whole, complaints(issues))
+		return nil, nil, names, false
 	}
-	return checked, reads, loops, true
+	return checked, whole, names, len(*s.doc.problems) == before
 }
 
-// names finds what an expression reads and reports names that nothing declares, before CEL's checker would call them
-// undeclared halves of a field selection.
-func (c *compiler) names(s scalar, what string, parsed *ast.AST) (reads []variable.ID, loops, ok bool) {
-	locals, operands := map[string]bool{}, map[int64]bool{}
-	ok = true
-	report := func(e ast.Expr, hint, format string, args ...any) {
-		ok = false
+// outline copies a parsed expression into the terms of this package.
+func outline(parsed *ast.AST) *expression {
+	var copied func(e ast.Expr) *expression
+	copied = func(e ast.Expr) *expression {
 		place := parsed.SourceInfo().GetStartLocation(e.ID())
-		line, column := s.at(place.Line(), place.Column())
-		s.doc.report(line, column, hint, "%s: %s", what, fmt.Sprintf(format, args...))
-	}
-	ast.PreOrderVisit(parsed.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
-		if e.Kind() == ast.ComprehensionKind {
+		out := &expression{id: e.ID(), form: isOther, line: place.Line(), column: place.Column()}
+		add := func(es ...ast.Expr) {
+			for _, one := range es {
+				out.args = append(out.args, copied(one))
+			}
+		}
+		if name, named := chain(e); named {
+			out.form, out.name = isName, name
+			if known, is := strings.CutPrefix(name, knownPrefix); is {
+				out.form, out.name = isKnown, known
+			}
+			root := parsed.SourceInfo().GetStartLocation(chainRoot(e).ID())
+			out.line, out.column = root.Line(), root.Column()
+			switch {
+			case out.form == isKnown: // the macro stands at its bracket
+				out.column++
+			case e.Kind() == ast.IdentKind: // one that was checked stands at its last dot
+				out.column -= max(strings.LastIndexByte(out.name, '.'), 0)
+			}
+			return out
+		}
+		switch e.Kind() {
+		case ast.CallKind:
+			call := e.AsCall()
+			out.form, out.does, out.method = isCall, call.FunctionName(), call.IsMemberFunction()
+			if out.method {
+				add(call.Target())
+			}
+			add(call.Args()...)
+		case ast.LiteralKind:
+			out.form = isConstant
+			switch v := e.AsLiteral().(type) {
+			case types.Double:
+				out.constant = float64(v)
+			case types.Int:
+				out.constant = float64(v)
+			case types.Uint:
+				out.constant = uint64(v)
+			case types.String:
+				out.constant = string(v)
+			case types.Bool:
+				out.constant = bool(v)
+			case types.Null:
+			default:
+				out.form = isOther
+			}
+		case ast.ListKind:
+			out.form = isList
+			add(e.AsList().Elements()...)
+		case ast.SelectKind:
+			sel := e.AsSelect()
+			if name, named := chain(sel.Operand()); named && sel.IsTestOnly() {
+				out.form, out.name = isHas, name+"."+sel.FieldName()
+				root := parsed.SourceInfo().GetStartLocation(chainRoot(sel.Operand()).ID())
+				out.line, out.column = root.Line(), root.Column()
+				return out
+			}
+			add(sel.Operand())
+		case ast.ComprehensionKind:
 			loop := e.AsComprehension()
-			locals[loop.IterVar()], locals[loop.IterVar2()], locals[loop.AccuVar()] = true, true, true
-			loops = true
-			if over, named := chain(loop.IterRange()); !named || over != "labels" {
-				report(e, "loop over labels only", "a macro loops over something else than labels")
+			out.form, out.locals = isLoop, []string{loop.IterVar(), loop.IterVar2(), loop.AccuVar()}
+			add(loop.IterRange(), loop.AccuInit(), loop.LoopCondition(), loop.LoopStep(), loop.Result())
+		case ast.MapKind:
+			for _, entry := range e.AsMap().Entries() {
+				add(entry.AsMapEntry().Key(), entry.AsMapEntry().Value())
 			}
 		}
-		name, named := chain(e)
-		if !named || operands[e.ID()] {
-			return
-		}
-		for inner := e; inner.Kind() == ast.SelectKind; {
-			inner = inner.AsSelect().Operand()
-			operands[inner.ID()] = true
-		}
-		root := chainRoot(e)
-		switch head := root.AsIdent(); {
-		case locals[head]:
-		case head == "t" && name != "t":
-			if _, declared := c.thresholds[strings.TrimPrefix(name, "t.")]; !declared {
-				hint := "declare it under thresholds:"
-				if near := event.Nearest(name, c.thresholdNames()); near != "" {
-					hint = "did you mean " + near + "?"
-				}
-				report(root, hint, "unknown threshold %s", name)
-			}
-		case head == "labels":
-			id, _ := variable.Lookup("labels")
-			reads = append(reads, id)
-		default:
-			if slot, declared := c.env.slots[name]; declared {
-				reads = append(reads, slot.id)
-			} else if _, constant := constants[name]; !constant {
-				name = strings.TrimPrefix(name, knownPrefix)
-				report(root, suggestVariable(name), "unknown variable %s", name)
-			}
-		}
-	}))
-	slices.Sort(reads)
-	return slices.Compact(reads), loops, ok
+		return out
+	}
+	return copied(parsed.Expr())
 }
 
-// report moves CEL's messages to their places in the file.
-func (c *compiler) report(s scalar, what string, issues *cel.Issues) {
+// complaint is one of CEL's messages at its place in a text, line from 1 and column from 0; id is that of the expression it is about.
+type complaint struct {
+	id           int64
+	line, column int
+	message      string
+}
+
+func complaints(issues *cel.Issues) []complaint {
+	var out []complaint
 	for _, e := range issues.Errors() {
-		message, hint := strings.TrimSpace(strings.SplitN(e.Message, "\n", 2)[0]), ""
-		switch {
-		case strings.Contains(message, "no matching overload"):
-			hint = "numbers are doubles, flags are bools: compare numbers with numbers and use flags alone"
-		case strings.HasPrefix(message, "Syntax error"):
-			hint = "write the whole expression under `|`, in CEL: && || ! == < >"
-		}
-		line, column := s.at(max(e.Location.Line(), 1), max(e.Location.Column(), 0))
-		s.doc.report(line, column, hint, "%s: %s", what, message)
+		out = append(out, complaint{e.ExprID, max(e.Location.Line(), 1), max(e.Location.Column(), 0), strings.TrimSpace(strings.SplitN(e.Message, "\n", 2)[0])})
 	}
+	return out
+}
+
+// labelSizes bounds what CEL cannot know: how many labels there are and how long a text is.
+type labelSizes struct{}
+
+// EstimateSize is part of CEL's contract.
+func (labelSizes) EstimateSize(element checker.AstNode) *checker.SizeEstimate {
+	if element.Type().Kind() == types.MapKind {
+		return &checker.SizeEstimate{Max: maxLabels}
+	}
+	return &checker.SizeEstimate{Max: maxLabelBytes}
+}
+
+// EstimateCallCost is part of CEL's contract; CEL's own figures hold.
+func (labelSizes) EstimateCallCost(_, _ string, _ *checker.AstNode, _ []checker.AstNode) *checker.CallEstimate {
+	return nil
+}
+
+// affordable refuses loops that may cost more than their bound, and names them.
+func (c *compiler) affordable(s scalar, what string, checked *cel.Ast) bool {
+	estimate, err := c.env.cel.EstimateCost(checked, labelSizes{})
+	if err != nil || estimate.Max <= comprehensionCost {
+		return err == nil
+	}
+	reportCost(s, what, outline(checked.NativeRep()), estimate.Max)
+	return false
 }

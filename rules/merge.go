@@ -4,8 +4,9 @@ package rules
 type spec struct {
 	id     string
 	fields map[string]field
-	at     field // the id, for messages about the rule as a whole
-	layers int   // from how many files it was put together
+	at     field   // the id, for messages about the rule as a whole
+	layers int     // from how many files it was put together
+	twins  []*spec // that have the same id in the same layer
 }
 
 // over returns the base with the fields of the user's part in front; thresholds are merged by name, every other field as a whole.
@@ -30,14 +31,14 @@ func lower(f field) *field {
 	return &f
 }
 
-// merge lays the user's rules over the built-in ones by id; new ids follow in their order.
-func merge(builtin, user []*spec) []*spec {
-	out := make([]*spec, len(builtin), len(builtin)+len(user))
-	at := make(map[string]int, len(builtin))
-	for i, s := range builtin {
+// merge lays the rules of a layer over those below it by id; new ids follow in their order.
+func merge(below, above []*spec) []*spec {
+	out := make([]*spec, len(below), len(below)+len(above))
+	at := make(map[string]int, len(below))
+	for i, s := range below {
 		out[i], at[s.id] = s, i
 	}
-	for _, s := range user {
+	for _, s := range above {
 		if i, exists := at[s.id]; exists {
 			out[i] = s.over(out[i])
 			continue

@@ -241,7 +241,7 @@ func TestSummariesNameNoCause(t *testing.T) {
 
 func TestPartsInBracketsAreLeftOutWhenUnknown(t *testing.T) {
 	text := "rules:\n  - id: probe\n    class: retention\n    scope: worker\n    severity: {alone: ticket}\n    when: |\n      live.early\n    summary: \"A[[ {{fds.now}} of {{engine}}]] b[[, {{threads.now}}]] ]] c {{anon.now}}[[; {{live.growth}}/h]]\"\n"
-	pack, err := load(nil, []file{{name: "probe.yaml", content: []byte(text)}})
+	pack, err := load([]Source{{Name: "probe.yaml", Content: []byte(text)}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	"lowtide/event"
 	"lowtide/rules/variable"
@@ -53,7 +52,7 @@ func TestBuiltinRulesPassTheTestsBesideThem(t *testing.T) {
 func one(t testing.TB, condition string) *Rule {
 	t.Helper()
 	text := "rules:\n  - id: probe\n    class: retention\n    scope: worker\n    severity: {alone: ticket}\n    summary: s\n    thresholds: {floor: 5 * MiB}\n    when: |\n      " + condition + "\n"
-	pack, err := load(nil, []file{{name: "probe.yaml", content: []byte(text)}})
+	pack, err := load([]Source{{Name: "probe.yaml", Content: []byte(text)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,11 +155,7 @@ func TestEvidenceKeepsOrderAndLeavesOutTheUnknown(t *testing.T) {
 }
 
 func TestUserRulesMergeOverBuiltinById(t *testing.T) {
-	builtin, err := builtinFiles()
-	if err != nil {
-		t.Fatal(err)
-	}
-	user := file{name: "mine.yaml", content: []byte(`rules:
+	user := Source{Name: "mine.yaml", Content: []byte(`rules:
   - id: retention
     thresholds: {floor: 64 * MiB}
     shadow: true
@@ -174,8 +169,8 @@ func TestUserRulesMergeOverBuiltinById(t *testing.T) {
     severity: {alone: info}
     summary: "{{fds.now}} files of {{engine}}"
     advice: mine
-`), advice: folder{"advice", fstest.MapFS{"mine.md": {Data: []byte("# Mine\n\n- Close files.\n")}}}}
-	pack, err := load(builtin, []file{user})
+`), Advice: map[string]string{"mine": "# Mine\n\n- Close files.\n"}}
+	pack, err := LoadSources([]Source{user})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +258,7 @@ func TestCheckJSON(t *testing.T) {
 }
 
 func FuzzLoad(f *testing.F) {
-	for _, pattern := range []string{"testdata/*.yaml", "builtin/*.yaml"} {
+	for _, pattern := range []string{"testdata/*.yaml", "testdata/broken/*.yaml", "builtin/*.yaml"} {
 		names, err := filepath.Glob(pattern)
 		if err != nil {
 			f.Fatal(err)
@@ -281,7 +276,7 @@ func FuzzLoad(f *testing.F) {
 		if len(content) > 4<<10 {
 			return
 		}
-		pack, err := load(nil, []file{{name: "fuzz.yaml", content: content}})
+		pack, err := load([]Source{{Name: "fuzz.yaml", Content: content}})
 		if (pack == nil) == (err == nil) {
 			t.Fatalf("pack %v with error %v", pack, err)
 		}
@@ -289,6 +284,12 @@ func FuzzLoad(f *testing.F) {
 			var problems Problems
 			if !errors.As(err, &problems) || len(problems) == 0 {
 				t.Fatalf("error without problems: %v", err)
+			}
+			lines := strings.Count(lineEnds.Replace(string(content)), "\n") + 1
+			for _, p := range problems {
+				if p.Line < 0 || p.Column < 0 || p.Line > lines || p.Message == "" {
+					t.Fatalf("a problem outside of its file: %v", p)
+				}
 			}
 			return
 		}
@@ -298,10 +299,64 @@ func FuzzLoad(f *testing.F) {
 			}
 			r.Against(sample)
 			r.Summary(sample)
+			r.Info()
 		}
 		var problems Problems
 		if _, err := runCases("fuzz_test.yaml", content, pack, &problems); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// Sentences come from files too: one that is read is filled, and says what is unknown.
+func FuzzTemplate(f *testing.F) {
+	for _, text := range []string{"Live memory rises {{live.growth}}/h[[ across {{quiet.count}} quiet points]]", "{{", "[[ {{live.now}}", "]] }} {live.now}", "{{live.now | x}} ${live.now}", "é {{ nothing }}"} {
+		f.Add(text)
+	}
+	sample := variable.NewSample()
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) > 4<<10 {
+			return
+		}
+		var problems Problems
+		s, ok := parseTemplate(scalar{doc: &document{name: "fuzz.yaml", problems: &problems}, text: text, line: 1, column: 1, block: true}, "summary")
+		if ok != (len(problems) == 0) {
+			t.Fatalf("read %v with %v", ok, problems)
+		}
+		if out := s.fill(sample, inSummary); ok && strings.Contains(out, "{{live.now}}") {
+			t.Fatalf("%q is not filled: %q", text, out)
+		}
+	})
+}
+
+// The text of a condition that CEL cannot read is told at a place within it.
+func FuzzCondition(f *testing.F) {
+	for _, text := range []string{"live.early && !live.filling", "live.growth > 5MiB and", `engine == "vllm`, "((", "a ? b : c", "labels.all(k, k == \"x\")", "has(live.now)", "live.now()", "5,000 ≥ kv.now", "“x”", "size(labels) + 1.5 > 2u", "// x"} {
+		f.Add(text)
+	}
+	sample := variable.NewSample()
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) > 1<<10 {
+			return
+		}
+		c, err := newCompilerOf(map[string]threshold{"floor": {value: 5}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var problems Problems
+		p, ok := c.condition(scalar{doc: &document{name: "fuzz.yaml", problems: &problems}, text: text, line: 1, column: 1, block: true}, "when")
+		if ok != (len(problems) == 0) {
+			t.Fatalf("compiled %v with %v", ok, problems)
+		}
+		lines := strings.Split(text, "\n")
+		for _, one := range problems {
+			if one.Line < 1 || one.Line > len(lines)+1 || one.Column < 1 {
+				t.Fatalf("%q: a problem outside of it: %v", text, one)
+			}
+		}
+		if ok {
+			p.evaluate(sample)
+			_ = p.whole.source()
 		}
 	})
 }

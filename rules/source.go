@@ -3,7 +3,9 @@ package rules
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -23,6 +25,7 @@ type node = ast.Node
 type document struct {
 	name     string
 	lines    []string
+	lost     map[int]bool // lines, from 1, whose value was reported and is gone
 	problems *Problems
 }
 
@@ -70,7 +73,13 @@ func parse(name string, content []byte, problems *Problems) (d *document, root a
 		d.report(0, 0, "split the rules over several files", "file has %d bytes, more than %d", len(content), maxFileBytes)
 		return d, nil, false
 	}
-	d.lines = strings.Split(strings.ReplaceAll(string(content), "\r\n", "\n"), "\n")
+	if i := invalid(content); i >= 0 {
+		line, column := position(string(content), i)
+		d.lines = strings.Split(strings.ToValidUTF8(string(content), "\ufffd"), "\n")
+		d.report(line, column+1, "save the file as UTF-8", "the file is not UTF-8")
+		return d, nil, false
+	}
+	d.lines = strings.Split(lineEnds.Replace(strings.TrimPrefix(string(content), "\ufeff")), "\n")
 	for i, line := range d.lines {
 		depth := strings.Count(line, "[") + strings.Count(line, "{") + strings.Count(line, "- ") + strings.Count(line, "? ")
 		if indent := len(line) - len(strings.TrimLeft(line, " ")); depth > maxNesting || indent > 4*maxNesting {
@@ -78,12 +87,21 @@ func parse(name string, content []byte, problems *Problems) (d *document, root a
 			return d, nil, false
 		}
 	}
-	file, err := parser.ParseBytes([]byte(strings.Join(d.lines, "\n")), 0)
+	lines := d.lines
+	if !isTest(name) {
+		lines = d.mend()
+	}
+	file, err := parser.ParseBytes([]byte(strings.Join(lines, "\n")), 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		var syntax *yaml.SyntaxError
 		if errors.As(err, &syntax) && syntax.Token != nil && syntax.Token.Position != nil {
 			p := syntax.Token.Position
-			d.report(p.Line, p.Column, "write expressions as a block: `when: |`, because YAML eats `!` and `: `", "not YAML: %s", syntax.Message)
+			line, words, hint := d.syntaxHint(p.Line, syntax.Message)
+			column := p.Column
+			if line != p.Line || column <= 1 {
+				column = 1 + len(d.lines[line-1]) - len(strings.TrimLeft(d.lines[line-1], " "))
+			}
+			d.report(line, column, hint, "not YAML: %s", words)
 		} else {
 			d.report(0, 0, "", "not YAML: %s", strings.SplitN(err.Error(), "\n", 2)[0])
 		}
@@ -106,6 +124,21 @@ func parse(name string, content []byte, problems *Problems) (d *document, root a
 	return d, nil, false
 }
 
+// lineEnds makes every end of a line the same: YAML takes a carriage return alone for one too.
+var lineEnds = strings.NewReplacer("\r\n", "\n", "\r", "\n")
+
+// invalid returns where a content stops being UTF-8, -1 for nowhere.
+func invalid(content []byte) int {
+	for i := 0; i < len(content); {
+		r, n := utf8.DecodeRune(content[i:])
+		if r == utf8.RuneError && n == 1 {
+			return i
+		}
+		i += n
+	}
+	return -1
+}
+
 // fields returns the keys of a mapping in their order; it reports what is no mapping and keys that are not plain or come twice.
 func (d *document) fields(n ast.Node, what string) []field {
 	var values []*ast.MappingValueNode
@@ -115,22 +148,28 @@ func (d *document) fields(n ast.Node, what string) []field {
 	case *ast.MappingValueNode:
 		values = []*ast.MappingValueNode{n}
 	default:
-		d.reportAt(n, "", "%s is not a mapping of keys to values", what)
+		if line, _ := place(n); !d.lost[line] {
+			d.reportAt(n, mappingHint(what), "%s is not a mapping of keys to values", what)
+		}
 		return nil
 	}
-	seen := map[string]bool{}
+	seen := map[string]int{}
 	var out []field
 	for _, v := range values {
 		key, ok := v.Key.(*ast.StringNode)
+		if _, merge := v.Key.(*ast.MergeKeyNode); merge {
+			d.reportAt(v.Key, "write the fields out, or lay one rule over another by its id", "%s merges an anchor: anchors are not for rules", what)
+			continue
+		}
 		if !ok {
 			d.reportAt(v.Key, "write plain keys", "%s has a key that is no plain text", what)
 			continue
 		}
-		if seen[key.Value] {
-			d.reportAt(v.Key, "keep one of them", "%s has the key %q twice", what, key.Value)
+		if first := seen[key.Value]; first > 0 {
+			d.reportAt(v.Key, "keep one of them", "%s has the key %q twice, first in line %d", what, key.Value, first)
 			continue
 		}
-		seen[key.Value] = true
+		seen[key.Value], _ = place(v.Key)
 		f := field{doc: d, name: key.Value, key: v.Key, value: v.Value}
 		if _, null := v.Value.(*ast.NullNode); null {
 			f.value = nil
@@ -140,11 +179,31 @@ func (d *document) fields(n ast.Node, what string) []field {
 	return out
 }
 
+func mappingHint(what string) string {
+	switch what {
+	case "the file":
+		return "begin it with `rules:`, and below it a line `  - id: NAME` for each rule"
+	case "a rule":
+		return "begin it with `- id: NAME`, and a blank after the dash"
+	case "severity":
+		return "write severity: {alone: ticket, with: page}"
+	case "thresholds":
+		return "write thresholds: {floor: 5 * MiB}"
+	case "against":
+		return "write against: {name: condition}"
+	}
+	return "write one `key: value` a line"
+}
+
 // items returns the entries of a list.
 func (f field) items() []ast.Node {
 	list, ok := f.value.(*ast.SequenceNode)
 	if !ok {
-		f.report("write a list: `[a, b]` or lines that begin with `- `", "%s is not a list", f.name)
+		hint := "write a list: `[a, b]` or lines that begin with `- `"
+		if f.name == "rules" {
+			hint = "begin each rule with a line `  - id: NAME`"
+		}
+		f.report(hint, "%s is not a list", f.name)
 		return nil
 	}
 	return list.Values
@@ -176,10 +235,17 @@ func (s scalar) at(line, column int) (int, int) {
 
 // text reads one scalar; what names it in messages.
 func (d *document) text(n ast.Node, what string) (scalar, bool) {
+	if line, _ := place(n); d.lost[line] {
+		return scalar{}, false
+	}
 	switch n := n.(type) {
 	case *ast.LiteralNode:
 		if !strings.HasPrefix(n.Start.Value, "|") {
-			d.reportAt(n, "write `|` instead of `>`: folding moves the characters", "%s is a folded block", what)
+			d.reportAt(n, "use `|` instead of `>`: folding moves the characters", "%s is a folded block", what)
+			return scalar{}, false
+		}
+		if strings.TrimSpace(n.Value.Value) == "" {
+			d.reportAt(n, "write the text on the next line, indented deeper", "%s is an empty block", what)
 			return scalar{}, false
 		}
 		s := scalar{doc: d, text: strings.TrimRight(n.Value.Value, "\n "), line: n.Start.Position.Line + 1, column: 1, block: true}
@@ -204,17 +270,22 @@ func (d *document) text(n ast.Node, what string) (scalar, bool) {
 			s.column, rest = s.column+1, rest[1:]
 		}
 		if !strings.HasPrefix(rest, s.text) {
-			d.reportAt(n, "write it as a block that begins with `|`", "%s is written over several lines or with escapes", what)
+			d.reportAt(n, "use `|`: `"+what+": |`, and the text on the next line", "%s is written over several lines or with escapes", what)
 			return scalar{}, false
 		}
 		return s, true
 	}
-	line, column, hint := 0, 0, "write one value"
-	if n != nil {
-		line, column = place(n)
-	}
-	if _, tag := n.(*ast.TagNode); tag {
-		hint = "YAML takes what follows `!` as a type: write it as a block, `" + what + ": |`"
+	line, column := place(n)
+	hint := "write one value"
+	switch n.(type) {
+	case *ast.TagNode:
+		hint = "YAML takes what follows `!` for a type; use `|`: `" + what + ": |`, and the text on the next line"
+	case *ast.AnchorNode, *ast.AliasNode:
+		hint = "anchors are not for rules: write the value out"
+	case *ast.MappingNode, *ast.MappingValueNode:
+		hint = "YAML takes a brace, or `: `, for a mapping; use `|`: `" + what + ": |`, and the text on the next line"
+	case *ast.SequenceNode:
+		hint = "write one value, not a list"
 	}
 	d.report(line, column, hint, "%s is not a text", what)
 	return scalar{}, false
@@ -222,7 +293,11 @@ func (d *document) text(n ast.Node, what string) (scalar, bool) {
 
 func (f field) text() (scalar, bool) {
 	if f.value == nil {
-		f.report("give it a value or remove the key", "%s is empty", f.name)
+		hint := "give it a value or remove the key"
+		if slices.Contains(conditions, f.name) {
+			hint = "use `|`: write `" + f.name + ": |`, and on the next line, indented deeper, a condition such as live.early"
+		}
+		f.report(hint, "%s is empty", f.name)
 		return scalar{}, false
 	}
 	return f.doc.text(f.value, f.name)

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"regexp"
 	"strings"
 
 	"lowtide/event"
@@ -52,11 +53,22 @@ func parseTemplate(s scalar, what string) (template, bool) {
 			name := strings.TrimSpace(inner)
 			id, found := variable.Lookup(name)
 			if !found {
-				report(i, suggestVariable(name), "unknown variable "+name)
+				hint, message := wrongPlace(name)
+				report(i, hint, message)
 			}
 			p.literals, p.ids = append(p.literals, b.String()), append(p.ids, id)
 			b.Reset()
 			i += 2 + len(inner) + 2
+		case strings.HasPrefix(rest, "}}"):
+			report(i, "open it with {{ before the variable", "}} closes nothing")
+			i += 2
+		case single.MatchString(rest):
+			m := single.FindStringSubmatch(rest)
+			if _, found := variable.Lookup(m[1]); found {
+				report(i, "write {{"+m[1]+"}}", m[0]+" stands as it is: a variable has two braces on each side")
+			}
+			b.WriteString(m[0])
+			i += len(m[0])
 		case strings.HasPrefix(rest, "[[") && !p.optional:
 			end()
 			p, opened = part{optional: true}, i
@@ -79,6 +91,35 @@ func parseTemplate(s scalar, what string) (template, bool) {
 	}
 	end()
 	return t, ok
+}
+
+// single is a variable as other languages put it into a sentence.
+var single = regexp.MustCompile(`^[$%]?\{\s*([a-z_]+\.[a-z0-9_]+)\s*\}`)
+
+// wrongPlace says what is wrong with what stands between {{ and }}.
+func wrongPlace(inner string) (hint, message string) {
+	name, rest := inner, ""
+	if i := strings.IndexAny(inner, "|:%"); i >= 0 {
+		name, rest = strings.TrimSpace(inner[:i]), inner[i:]
+	}
+	_, found := variable.Lookup(name)
+	bare := strings.TrimLeft(name, "$.")
+	_, foundBare := variable.Lookup(bare)
+	switch {
+	case inner == "":
+		return "write a variable between them, such as {{live.growth}}", "{{ }} holds nothing"
+	case found && rest != "":
+		return "write {{" + name + "}}: numbers are written with their units", inner + " asks for a format"
+	case foundBare:
+		return "write {{" + bare + "}}", "variables have no sign before them"
+	case strings.HasPrefix(name, "t."):
+		return "write its number into the sentence", "thresholds are for conditions: " + name
+	case strings.HasPrefix(name, "labels"), strings.HasPrefix(name, "$labels"):
+		return "name the worker's variables only: {{model}}, {{release}}, {{host}}", "labels stand on every card already: " + name
+	case strings.ContainsAny(inner, " ()<>=+*/-?&!\""):
+		return "name one variable, and let the condition compute", inner + " is an expression"
+	}
+	return suggestVariable(name), "unknown variable " + name
 }
 
 func variableNames() []string {

@@ -24,8 +24,11 @@ func allSeries() []series {
 }
 
 func number(name, unit, sensor, doc, example string) Variable {
-	return Variable{Name: name, Kind: Number, Unit: unit, Sensor: sensor, Doc: doc, Example: example}
+	return Variable{Name: name, Kind: Number, Unit: unit, Sensor: sensor, Doc: doc, Example: example, AtMostOne: unit == "ratio" && !multiples[name]}
 }
+
+// multiples are the ratios that are no parts of a whole.
+var multiples = map[string]bool{"demand.ratio": true, "oom.size": true, "oom.part": true, "cgroup.ratio": true, "headroom.ratio": true}
 
 func flag(name, sensor, doc string) Variable {
 	return Variable{Name: name, Kind: Bool, Sensor: sensor, Doc: doc, Example: "true"}
@@ -47,12 +50,20 @@ func (s series) variables() []Variable {
 		level = "level_ratio"
 	}
 	n, hour := s.name+".", per(s.unit, "h")
+	slopes := [3]string{"64 * MiB", "48 * MiB", "80 * MiB"}
+	each := "8 * MiB"
+	switch s.unit {
+	case "1":
+		slopes, each = [3]string{"12.0", "9.0", "15.0"}, "0.2"
+	case "ratio":
+		slopes, each = [3]string{"0.02", "0.01", "0.03"}, "0.001"
+	}
 	out := []Variable{
 		number(n+"now", s.unit, s.sensor, "newest value of "+s.doc, s.example),
 		number(n+level, s.unit, s.sensor, "newest quiet level of "+s.doc, s.example),
-		number(n+"growth", hour, s.sensor, "slope of the quiet levels per hour", "0.0"),
-		number(n+"growth_low", hour, s.sensor, "lower 95 % bound of the slope", "0.0"),
-		number(n+"growth_high", hour, s.sensor, "upper 95 % bound of the slope", "0.0"),
+		number(n+"growth", hour, s.sensor, "slope of the quiet levels of "+s.doc+", per hour", slopes[0]),
+		number(n+"growth_low", hour, s.sensor, "lower 95 % bound of that slope", slopes[1]),
+		number(n+"growth_high", hour, s.sensor, "upper 95 % bound of that slope", slopes[2]),
 		number(n+"z", "1", s.sensor, "Mann–Kendall z of the quiet levels, corrected for serial correlation", "3.0"),
 		flag(n+"early", s.sensor, "the early call: every comparable quiet point rises"),
 		flag(n+"steady", s.sensor, "the steady call: the trend is significant though noisy or slow"),
@@ -61,7 +72,7 @@ func (s series) variables() []Variable {
 		flag(n+"step", s.sensor, "one jump, then level"),
 	}
 	for _, work := range []string{"request", "abort", "error", "token", "adapter"} {
-		out = append(out, number(n+"per_"+work, per(s.unit, work), s.sensor, "slope against "+work+"s; unknown when not significant", "0.0"))
+		out = append(out, number(n+"per_"+work, per(s.unit, work), s.sensor, "slope against "+work+"s; unknown when not significant", each))
 	}
 	return append(out,
 		number(n+"hours_to_limit", "hours", s.sensor, "forecast until the limit, a risk indicator", "8.0"),

@@ -44,6 +44,8 @@ type Variable struct {
 	Sensor  string // the event body whose absence makes it unknown
 	Doc     string
 	Example string
+
+	AtMostOne bool // of a ratio: a part of a whole, never more than 1
 }
 
 var table = sync.OnceValue(build)
