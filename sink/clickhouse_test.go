@@ -88,3 +88,16 @@ func TestEngineKeepsABlockOnce(t *testing.T) {
 		t.Errorf("wrong password: %v, want an error without it", err)
 	}
 }
+
+// The address of an insert has the whole statement in it, which helps nobody in a log.
+func TestAwayErrorLeavesTheStatementOut(t *testing.T) {
+	store, err := Open(t.Context(), Options{Addr: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	err = store.Insert(t.Context(), Block{Token: "t", Messages: []Message{tickBatch(1, tick)}})
+	if !errors.Is(err, ErrAway) || strings.Contains(err.Error(), "INSERT") || !strings.Contains(err.Error(), "127.0.0.1:1") || len(err.Error()) > 200 {
+		t.Errorf("nobody there: %v, want a short ErrAway that names the address", err)
+	}
+}

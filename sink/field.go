@@ -40,7 +40,7 @@ var (
 		fields(kindFloat, "confidence"), fields(kindText, "summary"), optionals(kindFloat, "growth", "growth_low", "growth_high"), fields(kindName, "growth_unit"),
 		optionals(kindFloat, "per_request", "per_abort", "hours_to_limit_low", "hours_to_limit_high"), optionals(kindTime, "onset"),
 		fields(kindName, "release", "config_hash", "engine_version", "torch_version", "alloc_conf"), fields(kindText, "labels", "evidence", "counter_evidence",
-			"symptoms", "advice", "not_assessable", "body"), fields(kindUint, "version"), fields(kindText, "holders", "snapshot"))
+			"symptoms", "advice", "not_assessable", "body"), fields(kindUint, "version"), fields(kindText, "holders", "snapshot"), fields(kindBool, "shadow"))
 
 	// The columns of a body are the fields of the vocabulary, taken from the generated types, so that a new field cannot be forgotten
 	// here: a test compares them with the .sql files.

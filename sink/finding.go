@@ -8,7 +8,8 @@ import (
 	"lowtide/event"
 )
 
-// finding adds the row of a transition; findings and incidents share it, and the stream's sequence is the version.
+// finding adds the row of a transition; findings and incidents share it, and the stream's sequence is the version. What a rule that is
+// tried out finds is no incident.
 func (j *joiner) finding(m *Message) {
 	f := m.Finding
 	at := f.Time
@@ -46,10 +47,14 @@ func (j *joiner) finding(m *Message) {
 	if len(f.Holders) > 0 {
 		holders = text(f.Holders)
 	}
-	j.findings = append(j.findings, []any{at.UTC(), cluster, host, f.ID, f.Incident, f.Subject.Kind, f.Subject.Key, f.Slot, pid, f.Rule, f.Class,
+	row := []any{at.UTC(), cluster, host, f.ID, f.Incident, f.Subject.Kind, f.Subject.Key, f.Slot, pid, f.Rule, f.Class,
 		f.State, f.Severity, f.Confidence, f.Summary, growth, low, high, unit, perRequest, perAbort, hoursLow, hoursHigh, onset, f.Release,
 		f.ConfigHash, f.EngineVersion, f.TorchVersion, f.AllocConf, text(f.Labels), text(f.Evidence), text(f.CounterEvidence), text(f.Symptoms),
-		text(f.Advice), text(f.NotAssessable), string(body), m.Sequence, holders, f.Snapshot})
+		text(f.Advice), text(f.NotAssessable), string(body), m.Sequence, holders, f.Snapshot, f.Shadow}
+	j.findings = append(j.findings, row)
+	if !f.Shadow {
+		j.incidents = append(j.incidents, row)
+	}
 }
 
 // placeOf reads cluster and host from the slot or the subject's key, which begin with them.

@@ -94,6 +94,9 @@ func (c *ClickHouse) post(ctx context.Context, token string, rows Rows) error {
 	request.Header.Set("Content-Type", "application/octet-stream")
 	reply, err := c.web.client.Do(request)
 	if err != nil {
+		if at := (*url.Error)(nil); errors.As(err, &at) {
+			return at.Err // without the address, in which the whole statement stands
+		}
 		return err
 	}
 	defer reply.Body.Close()

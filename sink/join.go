@@ -56,7 +56,7 @@ func Join(b Block) []Rows {
 		j.hostRows(),
 		transposed(TableEvents, eventFields, j.events),
 		transposed(TableFindings, findingFields, j.findings),
-		transposed(TableIncidents, findingFields, j.findings),
+		transposed(TableIncidents, findingFields, j.incidents),
 	}
 	return slices.DeleteFunc(tables, func(r Rows) bool { return r.Count == 0 })
 }
@@ -75,7 +75,7 @@ type joiner struct {
 	hosts   map[place]int
 	boxes   []hostRow
 
-	events, findings [][]any
+	events, findings, incidents [][]any
 }
 
 type (

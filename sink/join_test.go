@@ -87,6 +87,20 @@ func TestJoinPutsATickInOneRow(t *testing.T) {
 	}
 }
 
+// What a rule that is tried out finds is recorded, and is no incident.
+func TestJoinKeepsShadowsOutOfIncidents(t *testing.T) {
+	tried := findingMessage(2, event.Suspected)
+	tried.Finding.ID, tried.Finding.Incident, tried.Finding.Shadow = "tried", "i2", true
+	all := Join(Block{Messages: []Message{findingMessage(1, event.Suspected), tried}})
+	findings, incidents := table(t, all, TableFindings), table(t, all, TableIncidents)
+	if findings.Count != 2 || value(t, findings, 0, "shadow") != false || value(t, findings, 1, "shadow") != true {
+		t.Errorf("%d findings, want one of each kind", findings.Count)
+	}
+	if incidents.Count != 1 || value(t, incidents, 0, "incident") != "i1" {
+		t.Errorf("%d incidents, want i1 alone", incidents.Count)
+	}
+}
+
 func TestJoinKeepsWhatItRefuses(t *testing.T) {
 	far := tickBatch(1, time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC))
 	far.Time = tick

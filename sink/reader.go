@@ -13,6 +13,9 @@ import (
 	"lowtide/processor/broker"
 )
 
+// pullMessages are asked for at once, and lie in memory besides the block that is being filled.
+const pullMessages = 1000
+
 // source is what a seat reads: a stream, and which subjects of it.
 type source struct {
 	js       jetstream.JetStream
@@ -85,7 +88,7 @@ func (s *source) read(ctx context.Context, from uint64) (*reader, error) {
 		return nil, fmt.Errorf("read %s from %d: %w", s.stream, from, err)
 	}
 	// Bounded in both, since a message may have a megabyte.
-	messages, err := consumer.Messages(jetstream.PullMaxMessagesWithBytesLimit(blockMessages/2, 2*broker.MaxPayload))
+	messages, err := consumer.Messages(jetstream.PullMaxMessagesWithBytesLimit(pullMessages, 2*broker.MaxPayload))
 	if err != nil {
 		return nil, fmt.Errorf("read %s from %d: %w", s.stream, from, err)
 	}

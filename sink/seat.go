@@ -268,7 +268,7 @@ func (r *run) gather(ctx context.Context, in *reader) (Block, *bounds, error) {
 			if meta.Sequence.Stream <= r.stored {
 				return block, nil, errors.Join(errRewound, r.rewind(ctx, meta.Sequence.Stream-1))
 			}
-			over.Reset(r.owner.linger)
+			over.Reset(r.linger())
 			b = &bounds{First: meta.Sequence.Stream, Last: r.stored}
 			r.gauge.holds(meta.Timestamp)
 		}
@@ -306,6 +306,14 @@ func (r *run) gather(ctx context.Context, in *reader) (Block, *bounds, error) {
 		r.gauge.repeated(len(b.Again))
 	}
 	return block, b, nil
+}
+
+// linger is how long a block of this seat waits to be filled.
+func (r *run) linger() time.Duration {
+	if r.number == findingsSeat {
+		return min(r.owner.linger, findingLinger)
+	}
+	return r.owner.linger
 }
 
 // settled notes that everything up to a sequence is in the store. The broker learns it with the next block, or from settle.
