@@ -2,11 +2,8 @@ package sink
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -98,30 +95,7 @@ type recordLine struct {
 	text []byte
 }
 
-func writeLines(lines []recordLine, out *event.Writer) error {
-	slices.SortStableFunc(lines, func(a, b recordLine) int { return cmp.Or(strings.Compare(a.time, b.time), cmp.Compare(a.rank, b.rank)) })
-	var text bytes.Buffer
-	for _, l := range lines {
-		text.Write(l.text)
-		text.WriteByte('\n')
-	}
-	reader, err := event.NewReader(&text, "store")
-	if err != nil {
-		return err
-	}
-	for {
-		e, err := reader.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read event of the store: %w", err)
-		}
-		if err := out.Write(e); err != nil {
-			return err
-		}
-	}
-}
+func writeLines(lines []recordLine, out *event.Writer) error { return eachEvent(lines, out.Write) }
 
 // The order in which the bodies of a tick stand in a recording: the devices, what begins, the readings, what happens.
 const (
