@@ -41,6 +41,7 @@ type Finding struct {
 
 	Labels     map[string]string `json:"labels,omitempty"`
 	Rule       string            `json:"rule"`
+	Shadow     bool              `json:"shadow,omitzero"` // of a rule that is tried out: recorded, and told to nobody
 	Class      string            `json:"class"`
 	State      string            `json:"state"`
 	Severity   string            `json:"severity"`
@@ -52,6 +53,8 @@ type Finding struct {
 	Symptoms        []Symptom         `json:"symptoms,omitempty"`
 
 	Growth       *Growth   `json:"growth,omitempty"`
+	Series       string    `json:"series,omitempty"` // what Growth and Points are of, such as live
+	Points       []Point   `json:"points,omitempty"` // its levels when quiet, oldest first, at most MaxPoints, in the unit of Growth
 	PerRequest   *Measure  `json:"per_request,omitempty"`
 	PerAbort     *Measure  `json:"per_abort,omitempty"`
 	HoursToLimit *Interval `json:"hours_to_limit,omitempty"`
@@ -66,9 +69,10 @@ type Finding struct {
 	MaskedRestarts int    `json:"masked_restarts,omitzero"` // process lives that ended while the incident was open, and hid it
 	Resolution     string `json:"resolution,omitempty"`     // why it is resolved: the proof and its release, "24 h without it", or "explained by" a class
 
-	Group      string   `json:"group,omitempty"`       // cluster/model/release, in which alike incidents roll up
-	Alike      int      `json:"alike,omitzero"`        // open incidents of the class in the group, this one included; absent when it is alone, or resolved
-	AlikeSlots []string `json:"alike_slots,omitempty"` // where they are, sorted, at most 16
+	Group      string    `json:"group,omitempty"`       // cluster/model/release, in which alike incidents roll up
+	Alike      int       `json:"alike,omitzero"`        // open incidents of the class in the group, this one included; absent when it is alone, or resolved
+	AlikeSlots []string  `json:"alike_slots,omitempty"` // where they are, sorted, at most 16
+	Replicas   *Replicas `json:"replicas,omitempty"`    // the workers of the release, where others than this one can be compared
 
 	Holders  []Holder `json:"holders,omitempty"`  // what holds the memory by the last snapshot: the stacks that grew most, else the largest; at most five
 	Snapshot string   `json:"snapshot,omitempty"` // name of the raw snapshot, which stays on the host
@@ -81,6 +85,22 @@ type Finding struct {
 type Subject struct {
 	Kind string `json:"kind"`
 	Key  string `json:"key"`
+}
+
+// MaxPoints bounds the points of a finding: as many as a chart in a message may have.
+const MaxPoints = 20
+
+// Point is a level at one moment.
+type Point struct {
+	Time  time.Time `json:"time"`
+	Value float64   `json:"value"`
+}
+
+// Replicas counts the workers of a release, model and role that are heard and have enough points to be compared, this one included,
+// and those of them that do not grow as this one does.
+type Replicas struct {
+	Healthy int `json:"healthy"`
+	Total   int `json:"total"`
 }
 
 // Growth is a slope per hour with its 95 % interval. Unit is that of the series (bytes, 1, ratio).

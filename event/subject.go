@@ -12,6 +12,9 @@ const (
 	PartitionCount = 64
 )
 
+// AllSources stands in a Batch and in its subject where one source would, when the events are of several.
+const AllSources = "all"
+
 // SubjectFor returns the subject that a collector publishes to: lowtide.event.<cluster>.<host>.<source>.
 func SubjectFor(cluster, host, source string) string {
 	return "lowtide.event." + cluster + "." + host + "." + source
@@ -34,5 +37,10 @@ func MessageID(host, producer, lane string, sequence uint64) string {
 	return host + "/" + producer + "/" + lane + "/" + strconv.FormatUint(sequence, 10)
 }
 
-// FindingSubject returns the subject of a finding: lowtide.finding.<incident>.
-func FindingSubject(f *Finding) string { return "lowtide.finding." + Token(f.Incident) }
+// FindingSubject returns the subject of a finding: lowtide.finding.<incident>, or lowtide.shadow.<incident>, which nobody announces.
+func FindingSubject(f *Finding) string {
+	if f.Shadow {
+		return "lowtide.shadow." + Token(f.Incident)
+	}
+	return "lowtide.finding." + Token(f.Incident)
+}

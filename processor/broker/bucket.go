@@ -11,6 +11,7 @@ import (
 const (
 	BucketRules    = "LOWTIDE_RULES"
 	BucketSilences = "LOWTIDE_SILENCES"
+	BucketActions  = "LOWTIDE_ACTIONS"  // incident → what people did about it
 	BucketVerdicts = "LOWTIDE_VERDICTS" // worker → what a router should avoid; read-only advice
 	BucketOutbox   = "LOWTIDE_OUTBOX"   // incident → where its message stands
 	BucketMembers  = "LOWTIDE_MEMBERS"  // processor → its roles, while its heart beats
@@ -29,6 +30,15 @@ const VerdictTTL = 2 * time.Hour
 // MaxVerdict bounds the value of one worker in BucketVerdicts, in bytes.
 const MaxVerdict = 16 << 10
 
+// MaxSilence bounds one silence, and MaxActions what people did about one incident, in bytes.
+const (
+	MaxSilence = 16 << 10
+	MaxActions = 320 << 10
+)
+
+// ActionBytes bounds BucketActions, in bytes.
+const ActionBytes = bucketBytes
+
 // MaxMember bounds what a processor says of itself in BucketMembers, and a lease in BucketSeats, in bytes.
 const MaxMember = 4 << 10
 
@@ -42,8 +52,10 @@ const BlobTTL = 30 * 24 * time.Hour
 
 func buckets() []jetstream.KeyValueConfig {
 	return []jetstream.KeyValueConfig{
-		{Bucket: BucketRules, Description: "Rule files by name", History: 8, MaxBytes: bucketBytes},
-		{Bucket: BucketSilences, Description: "Silences by id", History: 1, MaxBytes: bucketBytes},
+		{Bucket: BucketRules, Description: "The pushed rules, and what each processor made of them", History: 8, MaxBytes: bucketBytes},
+		{Bucket: BucketSilences, Description: "Silences by id", History: 1, MaxBytes: bucketBytes, MaxValueSize: MaxSilence},
+		// No end for these: what people said of verdicts is what rules are judged by. The notifier sweeps what nobody touched for long.
+		{Bucket: BucketActions, Description: "Incident to what people did about it", History: 1, MaxBytes: ActionBytes, MaxValueSize: MaxActions},
 		{Bucket: BucketVerdicts, Description: "Worker to verdict", History: 1, MaxBytes: bucketBytes, TTL: VerdictTTL, MaxValueSize: MaxVerdict},
 		{Bucket: BucketOutbox, Description: "Incident to message", History: 1, MaxBytes: bucketBytes},
 		{Bucket: BucketMembers, Description: "Processors whose hearts beat", History: 1, MaxBytes: 4 << 20, TTL: MemberTTL, MaxValueSize: MaxMember},

@@ -112,9 +112,107 @@ func TestFleetConfigurationLetsEachRoleDoItsWork(t *testing.T) {
 	if _, err := operator.Publish(ctx, event.SubjectFor("lab", "h1", "process"), []byte("x")); err == nil {
 		t.Error("an operator published what a collector does")
 	}
+	for _, bucket := range []string{BucketSilences, BucketActions} {
+		kv, err := operator.KeyValue(t.Context(), bucket)
+		if err != nil {
+			t.Fatalf("an operator may open %s: %v", bucket, err)
+		}
+		revision, err := kv.Create(t.Context(), "one", []byte("x"))
+		if err != nil {
+			t.Fatalf("an operator may write %s: %v", bucket, err)
+		}
+		if _, err := kv.Update(t.Context(), "one", []byte("y"), revision); err != nil {
+			t.Errorf("an operator may change %s: %v", bucket, err)
+		}
+		if entry, err := kv.Get(t.Context(), "one"); err != nil || string(entry.Value()) != "y" {
+			t.Errorf("an operator may read %s: %v", bucket, err)
+		}
+	}
+	outbox, err := operator.KeyValue(t.Context(), BucketOutbox)
+	if err != nil {
+		t.Fatalf("an operator may open the outbox: %v", err)
+	}
+	owned, err := processor.KeyValue(t.Context(), BucketOutbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := owned.Create(t.Context(), "incident", []byte("told")); err != nil {
+		t.Fatal(err)
+	}
+	if keys, err := outbox.Keys(t.Context()); err != nil || len(keys) != 1 || keys[0] != "incident" {
+		t.Errorf("an operator may list the outbox: %v, %v", keys, err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := outbox.Put(ctx, "incident", []byte("x")); err == nil {
+		t.Error("an operator wrote into the outbox")
+	}
+	if _, err := processor.Publish(t.Context(), "lowtide.finding.x", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	findings, err := operator.Stream(t.Context(), event.StreamFindings)
+	if err != nil {
+		t.Fatalf("an operator may look at the findings: %v", err)
+	}
+	transitions, err := findings.OrderedConsumer(t.Context(), jetstream.OrderedConsumerConfig{FilterSubjects: []string{"lowtide.finding.>"}})
+	if err != nil {
+		t.Fatalf("an operator may read the findings: %v", err)
+	}
+	if m, err := transitions.Next(jetstream.FetchMaxWait(5 * time.Second)); err != nil || string(m.Data()) != "x" {
+		t.Errorf("an operator may read a finding: %v", err)
+	}
+	pushes(t, operator, processor)
 	asks(t, address)
 	if _, err := Dial(address, "test", nil, nats.UserInfo("collector", "wrong")); !errors.Is(err, nats.ErrAuthorization) {
 		t.Errorf("a wrong password: %v", err)
+	}
+}
+
+// pushes checks that an operator may replace the rules and read who lives, but not speak for a processor; and that rules in shadow are told.
+func pushes(t *testing.T, operator, processor jetstream.JetStream) {
+	t.Helper()
+	rules, err := operator.KeyValue(t.Context(), BucketRules)
+	if err != nil {
+		t.Fatalf("an operator may open the rules: %v", err)
+	}
+	revision, err := rules.Update(t.Context(), "current", []byte("x"), 0)
+	if err != nil {
+		t.Fatalf("an operator may push rules: %v", err)
+	}
+	if _, err := rules.Update(t.Context(), "current", []byte("y"), revision); err != nil {
+		t.Errorf("an operator may push rules again: %v", err)
+	}
+	if past, err := rules.History(t.Context(), "current"); err != nil || len(past) != 2 {
+		t.Errorf("an operator may read the history of the rules: %d, %v", len(past), err)
+	}
+	own, err := processor.KeyValue(t.Context(), BucketRules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := own.Put(t.Context(), "outcome.p0", []byte("x")); err != nil {
+		t.Errorf("a processor may say what became of the rules: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := rules.Put(ctx, "outcome.p0", []byte("y")); err == nil {
+		t.Error("an operator spoke for a processor")
+	}
+	members, err := operator.KeyValue(t.Context(), BucketMembers)
+	if err != nil {
+		t.Fatalf("an operator may see who lives: %v", err)
+	}
+	watcher, err := members.WatchAll(t.Context())
+	if err != nil {
+		t.Fatalf("an operator may see who lives: %v", err)
+	}
+	if first := <-watcher.Updates(); first != nil {
+		t.Errorf("somebody lives: %s", first.Key())
+	}
+	if err := watcher.Stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := processor.Publish(t.Context(), "lowtide.shadow.x", []byte("x")); err != nil {
+		t.Errorf("a processor may tell what rules in shadow see: %v", err)
 	}
 }
 

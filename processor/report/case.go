@@ -43,6 +43,9 @@ func (c Case) Open() bool {
 func title(c Case, key string) string {
 	f := c.latest()
 	text := fmt.Sprintf("%s %s · %s · confidence %.0f %%", f.Class, f.State, f.Severity, f.Confidence*100)
+	if f.Shadow {
+		text += " · rule " + f.Rule + " in shadow: told to nobody"
+	}
 	if c.Carried {
 		text += " · from an earlier process of this slot"
 	} else if f.Subject.Kind != "" && f.Subject.Key != key && f.Subject.Kind != "worker" {

@@ -45,20 +45,23 @@ type mark struct {
 
 // plot prints the series in question, with onset and symptoms of an incident on the time axis.
 func (p *page) plot(r worker.Report, c *Case) {
-	g := braille
-	if p.style.ASCII {
-		g = letters
-	}
 	var told *event.Finding
 	if c != nil {
 		told = c.told()
 	}
-	s, found := inQuestion(r, told)
-	if !found {
-		return
+	if s, found := inQuestion(r, told); found {
+		p.draw(s, told, "quiet level, line: lowest value between")
+	}
+}
+
+// draw prints a series under a heading that says what its points are. The finding may be nil.
+func (p *page) draw(s worker.SeriesReport, told *event.Finding, points string) {
+	g := braille
+	if p.style.ASCII {
+		g = letters
 	}
 	var marks []mark
-	legend := string(g.quiet) + " quiet level, line: lowest value between"
+	legend := string(g.quiet) + " " + points
 	if told != nil && !told.Onset.IsZero() {
 		marks = append(marks, mark{told.Onset, g.onset})
 		legend += ", " + string(g.onset) + " onset"

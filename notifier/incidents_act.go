@@ -1,0 +1,244 @@
+package notifier
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	json "github.com/go-json-experiment/json"
+
+	"lowtide/event"
+	"lowtide/processor/broker"
+)
+
+// act writes what a person did, on what the person could see.
+func act(ctx context.Context, d *docket, c *docketCase, kind ActionKind, by, note string) error {
+	if _, err := d.actions.Add(ctx, Action{Kind: kind, By: me(by), Via: "cli", At: d.now, Note: note}.On(c.seen())); err != nil {
+		return broker.Explain("write what you did", err)
+	}
+	return nil
+}
+
+// elsewhere says whose message tells about the incident, when it has none of its own.
+func (c *docketCase) elsewhere() string {
+	if c.storm == "" {
+		return ""
+	}
+	return "; people read of it in the message of " + c.storm
+}
+
+// IncidentsAcknowledgeCommand is `incidents acknowledge`.
+type IncidentsAcknowledgeCommand struct {
+	ID      string `arg:"" help:"ID of the incident; its beginning will do."`
+	Message string `short:"m" placeholder:"TEXT" help:"What you are about to do."`
+	By      string `env:"LOWTIDE_USER" placeholder:"NAME" help:"Who acknowledges; default: your account's name."`
+	NATS    string `name:"nats" env:"LOWTIDE_NATS" placeholder:"URL" help:"The broker; default: that of the running 'up'."`
+	Data    string `env:"LOWTIDE_DATA" type:"path" default:"~/.local/share/lowtide" placeholder:"DIR" help:"Folder of the running 'up'."`
+
+	Stdout io.Writer        `kong:"-"`
+	Stderr io.Writer        `kong:"-"`
+	Now    func() time.Time `kong:"-"`
+}
+
+// Run notes that a person works on the incident. What is over needs nobody.
+func (c *IncidentsAcknowledgeCommand) Run(ctx context.Context) error {
+	note, err := reason("--message", c.Message, false)
+	if err != nil {
+		return err
+	}
+	w := &wire{address: c.NATS, folder: c.Data, name: "incidents acknowledge", out: c.Stdout, messages: c.Stderr, now: c.Now}
+	return w.run(ctx, func(ctx context.Context, d *docket) error {
+		one, err := d.find(w.name, c.ID)
+		if err != nil {
+			return err
+		}
+		id := one.latest.Incident
+		if !one.open() {
+			return &broker.Failure{What: w.name + ": " + id + " is over since " + clock(one.latest.Time), Remedy: "`lowtide incidents` lists what is open"}
+		}
+		before := one.stance.AcknowledgedFor(one.seen())
+		if before != nil && before.By == me(c.By) && note == "" {
+			return w.say("%s was acknowledged by you at %s already", id, clock(before.At))
+		}
+		if err := act(ctx, d, one, Acknowledge, c.By, note); err != nil {
+			return err
+		}
+		if before != nil && before.By != me(c.By) {
+			return w.say("%s is acknowledged by %s, and was by %s at %s", id, me(c.By), plain(before.By), clock(before.At))
+		}
+		return w.say("%s is acknowledged by %s: nobody is reminded of it unless it becomes worse%s", id, me(c.By), one.elsewhere())
+	})
+}
+
+// IncidentsResolveCommand is `incidents resolve`.
+type IncidentsResolveCommand struct {
+	ID      string `arg:"" help:"ID of the incident; its beginning will do."`
+	Message string `short:"m" placeholder:"WHY" help:"Why it is over."`
+	By      string `env:"LOWTIDE_USER" placeholder:"NAME" help:"Who says so; default: your account's name."`
+	NATS    string `name:"nats" env:"LOWTIDE_NATS" placeholder:"URL" help:"The broker; default: that of the running 'up'."`
+	Data    string `env:"LOWTIDE_DATA" type:"path" default:"~/.local/share/lowtide" placeholder:"DIR" help:"Folder of the running 'up'."`
+
+	Stdout io.Writer        `kong:"-"`
+	Stderr io.Writer        `kong:"-"`
+	Now    func() time.Time `kong:"-"`
+}
+
+// Run notes that a person says it is over.
+func (c *IncidentsResolveCommand) Run(ctx context.Context) error {
+	note, err := reason("--message", c.Message, true)
+	if err != nil {
+		return err
+	}
+	w := &wire{address: c.NATS, folder: c.Data, name: "incidents resolve", out: c.Stdout, messages: c.Stderr, now: c.Now}
+	return w.run(ctx, func(ctx context.Context, d *docket) error {
+		one, err := d.find(w.name, c.ID)
+		if err != nil {
+			return err
+		}
+		id := one.latest.Incident
+		if !one.open() {
+			text := w.name + ": the judge resolved " + id + " at " + clock(one.latest.Time)
+			if one.latest.Resolution != "" {
+				text += ": " + one.latest.Resolution
+			}
+			return &broker.Failure{What: text, Remedy: "there is nothing left to do; `lowtide incidents feedback " + id + " --was-right` or --not-a-leak says what you think of it"}
+		}
+		if err := act(ctx, d, one, Resolve, c.By, note); err != nil {
+			return err
+		}
+		return w.say("%s is said to be over by %s: nobody is reminded of it unless it becomes worse. The judge goes on by itself and resolves it when that is proven%s", id, me(c.By), one.elsewhere())
+	})
+}
+
+// IncidentsFeedbackCommand is `incidents feedback`.
+type IncidentsFeedbackCommand struct {
+	ID       string `arg:"" optional:"" help:"ID of the incident; its beginning will do. Without it what was said is counted by class."`
+	WasRight bool   `xor:"word" help:"The verdict was right."`
+	NotALeak bool   `name:"not-a-leak" xor:"word" help:"The verdict was wrong."`
+	Message  string `short:"m" placeholder:"TEXT" help:"What it was instead, or how you know."`
+	By       string `env:"LOWTIDE_USER" placeholder:"NAME" help:"Who says so; default: your account's name."`
+	JSON     bool   `name:"json" help:"The count as one JSON object a line."`
+	NATS     string `name:"nats" env:"LOWTIDE_NATS" placeholder:"URL" help:"The broker; default: that of the running 'up'."`
+	Data     string `env:"LOWTIDE_DATA" type:"path" default:"~/.local/share/lowtide" placeholder:"DIR" help:"Folder of the running 'up'."`
+
+	Stdout io.Writer        `kong:"-"`
+	Stderr io.Writer        `kong:"-"`
+	Now    func() time.Time `kong:"-"`
+}
+
+// Run notes feedback, or counts it.
+func (c *IncidentsFeedbackCommand) Run(ctx context.Context) error {
+	note, err := reason("--message", c.Message, false)
+	switch {
+	case err != nil:
+		return err
+	case c.ID == "" && (c.WasRight || c.NotALeak || note != ""):
+		return &broker.Failure{What: "incidents feedback: feedback on what?", Remedy: "name the incident: lowtide incidents feedback ID --was-right", Code: 2}
+	case c.ID != "" && c.WasRight == c.NotALeak:
+		return &broker.Failure{What: "incidents feedback: was it right or not?", Remedy: "say one of --was-right and --not-a-leak", Code: 2}
+	}
+	kind := WasRight
+	if c.NotALeak {
+		kind = NotALeak
+	}
+	w := &wire{address: c.NATS, folder: c.Data, name: "incidents feedback", out: c.Stdout, messages: c.Stderr, now: c.Now}
+	return w.run(ctx, func(ctx context.Context, d *docket) error {
+		if c.ID == "" {
+			return c.count(w, d)
+		}
+		one, err := d.find(w.name, c.ID)
+		if err != nil {
+			return err
+		}
+		if err := act(ctx, d, one, kind, c.By, note); err != nil {
+			return err
+		}
+		return w.say("%s: %s, says %s; `lowtide incidents feedback` counts it under %s", one.latest.Incident, strings.ReplaceAll(string(kind), "_", " "), me(c.By), one.latest.Class)
+	})
+}
+
+// opinion counts what people said of the verdicts of one class. An incident counts once, by the latest word.
+type opinion struct {
+	Class      string `json:"class"`
+	Right      int    `json:"right"`
+	Wrong      int    `json:"wrong"`
+	Unanswered int    `json:"unanswered"`
+}
+
+// opinions counts by class, what was said most often to be wrong first. Feedback on incidents that the outbox has forgotten counts too.
+func (d *docket) opinions() []opinion {
+	by := map[string]*opinion{}
+	of := func(class string) *opinion {
+		class = cmp.Or(class, "unknown")
+		if by[class] == nil {
+			by[class] = &opinion{Class: class}
+		}
+		return by[class]
+	}
+	said := map[string]bool{}
+	classes := map[string]string{}
+	for _, c := range d.cases {
+		classes[c.latest.Incident] = c.latest.Class
+	}
+	for incident, actions := range d.actions.All() {
+		feedback := Standing(actions).Feedback
+		if len(feedback) == 0 {
+			continue
+		}
+		said[incident] = true
+		last := feedback[len(feedback)-1]
+		one := of(cmp.Or(classes[incident], last.Class))
+		if last.Kind == WasRight {
+			one.Right++
+		} else {
+			one.Wrong++
+		}
+	}
+	for _, c := range d.cases {
+		if !said[c.latest.Incident] && c.latest.Severity != event.Info {
+			of(c.latest.Class).Unanswered++
+		}
+	}
+	var all []opinion
+	for _, one := range by {
+		all = append(all, *one)
+	}
+	slices.SortFunc(all, func(a, b opinion) int {
+		return cmp.Or(b.Wrong-a.Wrong, b.Right-a.Right, strings.Compare(a.Class, b.Class))
+	})
+	return all
+}
+
+func (c *IncidentsFeedbackCommand) count(w *wire, d *docket) error {
+	all := d.opinions()
+	if c.JSON {
+		for _, one := range all {
+			text, err := json.Marshal(one)
+			if err != nil {
+				return fmt.Errorf("write feedback: %w", err)
+			}
+			if err := w.say("%s", text); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(w.messages, "no incident and no feedback yet")
+		return err
+	}
+	table := tabwriter.NewWriter(w.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "CLASS\tRIGHT\tWRONG\tUNANSWERED\t")
+	for _, one := range all {
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t\n", one.Class, one.Right, one.Wrong, one.Unanswered)
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print feedback: %w", err)
+	}
+	return nil
+}
