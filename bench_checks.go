@@ -24,6 +24,7 @@ func (r *benchRun) conclude(a, b moment) {
 	out.MessagesPerSecond = float64(b.report.Acked-a.report.Acked) / took
 	samples := float64(b.report.Samples - a.report.Samples)
 	each := samples / max(1, float64(b.report.Messages-a.report.Messages)) // of a message
+	out.SamplesPerMessage = each
 	out.JudgedPerSecond = (b.judged - a.judged) * each / took
 	out.PerSecond = out.JudgedPerSecond
 	if !r.NoStore {
@@ -122,7 +123,7 @@ func (r *benchRun) cards(ctx context.Context) error {
 func (r *benchRun) drain(ctx context.Context, sent fleet.Report) error {
 	pace := time.NewTicker(benchStep * benchLook)
 	defer pace.Stop()
-	for {
+	for empty := 0; ; {
 		if err := r.look(context.WithoutCancel(ctx), false); err != nil { // has a limit of its own
 			return err
 		}
@@ -130,8 +131,10 @@ func (r *benchRun) drain(ctx context.Context, sent fleet.Report) error {
 		if !r.NoStore {
 			waits += r.backlog.StorePending + r.backlog.StoreUnacked
 		}
-		if waits == 0 && r.backlog.Messages >= sent.Acked {
-			return nil
+		if waits > 0 || r.backlog.Messages < sent.Acked {
+			empty = 0
+		} else if empty++; empty > benchRest {
+			return nil // what the judges were given is judged by now
 		}
 		select {
 		case <-pace.C:

@@ -18,7 +18,11 @@ import (
 	"lowtide/collector/fleet"
 	"lowtide/collector/nvml"
 	"lowtide/collector/snapshot"
+	"lowtide/notifier"
 	"lowtide/processor"
+	"lowtide/processor/backtest"
+	"lowtide/processor/rulebook"
+	"lowtide/processor/ruletest"
 	"lowtide/processor/scorecard"
 	"lowtide/rules"
 	"lowtide/sink"
@@ -45,18 +49,30 @@ type commands struct {
 	} `cmd:"" help:"Say who holds a worker's GPU memory, from snapshots of PyTorch's allocator."`
 	SnapshotChild snapshot.ChildCommand `cmd:"" name:"snapshot-child" hidden:""`
 	Rules         struct {
-		Check rules.CheckCommand `cmd:"" help:"Check rule files and run their tests."`
+		rules.Command `embed:""`
+
+		Test     ruletest.Command `cmd:"" help:"Play the tests of rules, in time too."`
+		Backtest backtest.Command `cmd:"" help:"Say what rules would have said of what happened, beside what the active ones said."`
+
+		Push     rulebook.PushCommand     `cmd:"" help:"Make rule files those of the fleet, and see that every processor runs them."`
+		List     rulebook.ListCommand     `cmd:"" help:"List the rules that the fleet judges by."`
+		Diff     rulebook.DiffCommand     `cmd:"" help:"Say what a push would change, or what one did."`
+		History  rulebook.HistoryCommand  `cmd:"" help:"Say who pushed what, and why."`
+		Rollback rulebook.RollbackCommand `cmd:"" help:"Push again what a former generation held."`
+		Pull     rulebook.PullCommand     `cmd:"" help:"Write the pushed rules as files."`
 	} `cmd:"" help:"Work on rules."`
-	SQL         sink.SQLCommand         `cmd:"" name:"sql" help:"Ask the store: a query, a file, a pipe, or a prompt."`
-	Investigate sink.InvestigateCommand `cmd:"" help:"Ask the store a saved question; without a name they are listed."`
-	Export      sink.ExportCommand      `cmd:"" help:"Write an incident as a recording, which replay judges again."`
-	Schema      sink.SchemaCommand      `cmd:"" help:"Bring the store's schema up to date, or show it."`
-	Status      sink.StatusCommand      `cmd:"" help:"Show the fleet in one table."`
-	Mark        MarkCommand             `cmd:"" help:"Say that a rollout begins, so that it is no kill."`
-	Tail        TailCommand             `cmd:"" help:"Print events and findings as they come."`
-	Bench       BenchCommand            `cmd:"" help:"Run everything under a simulated fleet and measure it."`
-	Doctor      collector.DoctorCommand `cmd:"" help:"Say what can be seen from here, what cannot, and how to get it."`
-	Version     versionCommand          `cmd:"" help:"Print the version."`
+	SQL         sink.SQLCommand           `cmd:"" name:"sql" help:"Ask the store: a query, a file, a pipe, or a prompt."`
+	Investigate sink.InvestigateCommand   `cmd:"" help:"Ask the store a saved question; without a name they are listed."`
+	Export      sink.ExportCommand        `cmd:"" help:"Write an incident as a recording, which replay judges again."`
+	Schema      sink.SchemaCommand        `cmd:"" help:"Bring the store's schema up to date, or show it."`
+	Status      sink.StatusCommand        `cmd:"" help:"Show the fleet in one table."`
+	Incidents   notifier.IncidentsCommand `cmd:"" help:"Show incidents, and say what you do about them."`
+	Silence     notifier.SilenceCommand   `cmd:"" help:"Keep incidents from being announced for a while."`
+	Mark        MarkCommand               `cmd:"" help:"Say that a rollout begins, so that it is no kill."`
+	Tail        TailCommand               `cmd:"" help:"Print events and findings as they come."`
+	Bench       BenchCommand              `cmd:"" help:"Run everything under a simulated fleet and measure it."`
+	Doctor      collector.DoctorCommand   `cmd:"" help:"Say what can be seen from here, what cannot, and how to get it."`
+	Version     versionCommand            `cmd:"" help:"Print the version."`
 }
 
 type versionCommand struct {

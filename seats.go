@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -16,7 +18,7 @@ import (
 	"lowtide/processor"
 	"lowtide/processor/broker"
 	"lowtide/processor/ownership"
-	"lowtide/rules"
+	"lowtide/processor/rulebook"
 	"lowtide/sink"
 )
 
@@ -26,7 +28,7 @@ const tellAgain = 2 * time.Second
 // watching is what `up` and `process` have in common: judges, store and notifier, each seat of which one process has at a time.
 type watching struct {
 	js       jetstream.JetStream
-	pack     *rules.Pack
+	rules    []string         // files and folders over the pushed rules
 	asker    *processor.Asker // nil: no host is asked for evidence
 	store    *sink.ClickHouse // nil: nothing is stored
 	announce notifier.Options
@@ -44,13 +46,21 @@ func (w watching) start(ctx context.Context, all *parts) ([]prometheus.Collector
 	if err := w.announce.Check(); err != nil {
 		return nil, nil, err
 	}
-	judges, err := processor.NewJudges(ctx, processor.Options{JS: w.js, Pack: w.pack, Log: w.log, Evidence: w.asker})
+	if w.name == "" {
+		w.name = strings.ToLower(rand.Text()[:12])
+	}
+	book, err := rulebook.Watch(ctx, rulebook.Options{JS: w.js, Paths: w.rules, Member: w.name, Version: version(), Log: w.log})
 	if err != nil {
 		return nil, nil, err
 	}
+	judges, err := processor.NewJudges(ctx, processor.Options{JS: w.js, Pack: book.Pack(), Log: w.log, Evidence: w.asker})
+	if err != nil {
+		return nil, nil, err
+	}
+	all.run("rules", func(ctx context.Context) error { return book.Run(ctx, judges) })
 	gauge, seats := new(notifier.Gauge), ownership.NewMetrics()
 	w.announce.Gauge = gauge
-	gather := []prometheus.Collector{judges, gauge, seats}
+	gather := []prometheus.Collector{judges, book, gauge, seats}
 	checks := exporter.Checks{{Name: "judge", Well: judges.Ready}, {Name: "notifier", Well: gauge.Well}}
 	roles := []ownership.Role{
 		{Name: "judge", Seats: event.PartitionCount, Work: judges.Run},

@@ -37,7 +37,7 @@ func (c *TailCommand) Run(ctx context.Context) error {
 	}
 	defer conn.Close()
 	messages := make(chan *nats.Msg, 4096)
-	for subject, wanted := range map[string]bool{"lowtide.event.>": c.What != "findings", "lowtide.finding.>": c.What != "events"} {
+	for subject, wanted := range map[string]bool{"lowtide.event.>": c.What != "findings", "lowtide.finding.>": c.What != "events", "lowtide.shadow.>": c.What != "events"} {
 		if !wanted {
 			continue
 		}
@@ -60,7 +60,7 @@ func (c *TailCommand) Run(ctx context.Context) error {
 // print writes one message. What is no message of ours is said, not dropped: tail is for finding out who sends what.
 func (c *TailCommand) print(msg *nats.Msg) error {
 	var lines []string
-	if strings.HasPrefix(msg.Subject, "lowtide.finding.") {
+	if !strings.HasPrefix(msg.Subject, "lowtide.event.") {
 		f, err := event.UnmarshalFinding(msg.Data)
 		switch {
 		case err != nil:
@@ -68,7 +68,11 @@ func (c *TailCommand) print(msg *nats.Msg) error {
 		case c.JSON:
 			lines = append(lines, strings.TrimSpace(string(msg.Data)))
 		default:
-			lines = append(lines, fmt.Sprintf("%s  %-9s %-6s %-16s %s  %s", f.Time.UTC().Format(time.RFC3339), f.State, f.Severity, f.Class, f.Subject.Key, f.Summary))
+			line := fmt.Sprintf("%s  %-9s %-6s %-16s %s  %s", f.Time.UTC().Format(time.RFC3339), f.State, f.Severity, f.Class, f.Subject.Key, f.Summary)
+			if f.Shadow {
+				line += "  (rule " + f.Rule + ", in shadow: told to nobody)"
+			}
+			lines = append(lines, line)
 		}
 	} else {
 		batch, _, err := event.DecodeBatch(msg.Header.Get("Content-Type"), msg.Data)

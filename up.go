@@ -26,7 +26,6 @@ import (
 	"lowtide/event"
 	"lowtide/processor"
 	"lowtide/processor/broker"
-	"lowtide/rules"
 	"lowtide/sink"
 	"lowtide/sink/engine"
 )
@@ -44,6 +43,7 @@ type UpCommand struct {
 	Listen    string   `default:"127.0.0.1:0" placeholder:"HOST:PORT" help:"Where the broker in this process listens."`
 	Demo      *bool    `negatable:"" help:"Play a recorded leak beside simulated hosts. On by itself where no GPU is found; --no-demo reads this host all the same."`
 	Recording []string `placeholder:"FILE" type:"existingfile" help:"Play these recordings instead of the one of --demo."`
+	Rules     []string `type:"path" env:"LOWTIDE_RULES" placeholder:"FILE" help:"Rule files, or folders of them, over the built-in rules and those of 'rules push'; watched, and loaded anew when they change."`
 	Library   string   `placeholder:"FILE" help:"libchdb.so; default: where make engine puts it."`
 	announcing
 	Cluster           string `env:"LOWTIDE_CLUSTER" default:"local" help:"Name of the cluster."`
@@ -79,10 +79,6 @@ func (c *UpCommand) start(ctx context.Context) error {
 	if err := os.MkdirAll(c.Data, 0o700); err != nil {
 		return broker.Explain("create folder "+c.Data, err)
 	}
-	pack, err := rules.Builtin()
-	if err != nil {
-		return fmt.Errorf("load rules: %w", err)
-	}
 	js, err := c.broker(ctx)
 	if err != nil {
 		return err
@@ -103,7 +99,7 @@ func (c *UpCommand) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w := watching{js: js, pack: pack, asker: asker, store: store, announce: c.notifier(c.log), beat: c.Heartbeat, alone: c.NATS == "", log: c.log}
+	w := watching{js: js, rules: c.Rules, asker: asker, store: store, announce: c.notifier(c.log, c.Data), beat: c.Heartbeat, alone: c.NATS == "", log: c.log}
 	gather, checks, err := w.start(ctx, c.all)
 	if err != nil {
 		return err

@@ -74,8 +74,10 @@ func (p *partition) publish(ctx context.Context) error {
 	for len(p.findings) > 0 {
 		f := p.findings[0]
 		if p.announce.known[f.ID] {
-			p.evidence.Seen(f)
-			p.put(ctx, f)
+			if !f.Shadow {
+				p.evidence.Seen(f)
+				p.put(ctx, f)
+			}
 			p.findings = p.findings[1:]
 			continue
 		}
@@ -93,9 +95,11 @@ func (p *partition) publish(ctx context.Context) error {
 			return fmt.Errorf("publish finding %s: %w", f.ID, err)
 		}
 		p.published++
+		if p.findings = p.findings[1:]; f.Shadow {
+			continue
+		}
 		p.put(ctx, f)
 		p.evidence.Offer(f)
-		p.findings = p.findings[1:]
 	}
 	return nil
 }

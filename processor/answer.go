@@ -21,6 +21,7 @@ type question struct {
 	deciding  []*variable.Reading // parts of it that decided some answer
 	series    []int               // of growers: whose growth the class is; none for other classes
 	grows     uint16              // a bit for each of series
+	incidents *incident.Tracker   // what its answers become
 }
 
 // maxDeciding bounds the parts that are kept for one rule, which all subjects share.
@@ -51,17 +52,20 @@ type questions struct {
 
 	proofs  uint32 // those that read what prove sets
 	growing uint32 // those about a series
+
+	incidents *incident.Tracker
+	shadow    *questions // those that are tried out, of the same scope; nil where there are none
 }
 
-// inPrecedence returns the rules that are asked, in the order in which their classes explain each other.
-func inPrecedence(pack *rules.Pack) []*rules.Rule {
+// inPrecedence returns the rules that are asked, or those that are only tried out, in the order in which their classes explain each other.
+func inPrecedence(pack *rules.Pack, shadow bool) []*rules.Rule {
 	place := make(map[string]int)
 	for i, class := range rules.Classes() {
 		place[class] = i
 	}
 	all := make([]*rules.Rule, 0, len(pack.Rules))
 	for _, rule := range pack.Rules {
-		if rule.Enabled && !rule.Shadow {
+		if rule.Enabled && rule.Shadow == shadow {
 			all = append(all, rule)
 		}
 	}
@@ -69,9 +73,9 @@ func inPrecedence(pack *rules.Pack) []*rules.Rule {
 	return all
 }
 
-// newQuestions takes those of one scope out of all rules.
-func newQuestions(all []*rules.Rule, scope string) *questions {
-	q := &questions{readers: variable.NewReaders()}
+// newQuestions takes those of one scope out of all rules; their answers go to a tracker.
+func newQuestions(all []*rules.Rule, scope string, incidents *incident.Tracker) *questions {
+	q := &questions{readers: variable.NewReaders(), incidents: incidents}
 	for _, rule := range all {
 		if rule.Scope != scope {
 			continue
@@ -80,7 +84,7 @@ func newQuestions(all []*rules.Rule, scope string) *questions {
 		for _, id := range rule.Reads() {
 			q.readers.Add(id, i)
 		}
-		q.all = append(q.all, question{rule: rule, condition: rule.ConditionReads(), beside: variable.NewSet(beside...), asks: asksFor(rule), series: growthSeries[rule.Class],
+		q.all = append(q.all, question{rule: rule, condition: rule.ConditionReads(), beside: variable.NewSet(beside...), asks: asksFor(rule), series: growthSeries[rule.Class], incidents: incidents,
 			proves: slices.ContainsFunc(beside, func(id variable.ID) bool { return slices.Contains(proofIDs, id) })})
 		for _, series := range q.all[i].series {
 			q.all[i].grows |= 1 << series
@@ -97,11 +101,14 @@ func newQuestions(all []*rules.Rule, scope string) *questions {
 
 // of returns those about one class.
 func (q *questions) of(class string) *questions {
-	some := &questions{}
+	some := &questions{incidents: q.incidents}
 	for _, one := range q.all {
 		if one.rule.Class == class {
 			some.all = append(some.all, one)
 		}
+	}
+	if q.shadow != nil {
+		some.shadow = q.shadow.of(class)
 	}
 	return some
 }
@@ -117,6 +124,14 @@ type answers struct {
 	holds   uint32 // those that said true
 	mixed   bool   // the proofs of several series stood in the sample, one after the other
 	open    opened
+	shadow  *answers // of the rules that are tried out
+}
+
+// loosen has all rules asked again.
+func (a *answers) loosen() {
+	if a.firm = false; a.shadow != nil {
+		a.shadow.firm = false
+	}
 }
 
 // opened is what is open at the key that was asked about last. It is looked up anew once anything has opened or ended.
@@ -129,8 +144,8 @@ type opened struct {
 
 // look brings what is open at a key up to date.
 func (j *Judge) look(o *opened, q *questions, key string) {
-	if turn := j.incidents.Turn(); o.turn != turn || o.key != key {
-		all := j.incidents.Open(key)
+	if turn := q.incidents.Turn(); o.turn != turn || o.key != key {
+		all := q.incidents.Open(key)
 		*o = opened{key, turn, all, q.about(all)}
 	}
 }
@@ -143,14 +158,25 @@ type answer struct {
 
 // unmoved says that nothing is to be asked: nothing has changed that a rule reads, none holds, and nothing is open at the key.
 func (j *Judge) unmoved(q *questions, a *answers, s *variable.Sample, key string) bool {
+	if q.shadow != nil && (a.shadow == nil || !j.unmoved(q.shadow, a.shadow, s, key)) {
+		return false
+	}
 	j.look(&a.open, q, key)
 	return a.firm && a.holds == 0 && len(a.open.all) == 0 && s.Concerned(&q.readers) == 0
 }
 
-// ask evaluates the rules that read something that has changed, and observes those that hold or whose class is open at the view's
+// ask is askThem, of the rules that count and then of those that are tried out.
+func (j *Judge) ask(q *questions, a *answers, v *view) {
+	j.askThem(q, a, v)
+	if q.shadow != nil {
+		j.askInShadow(q.shadow, a, v)
+	}
+}
+
+// askThem evaluates the rules that read something that has changed, and observes those that hold or whose class is open at the view's
 // key. Of a healthy subject, of which nothing changed that a rule reads, it costs a look at what has changed. The caller settles the
 // sample once all scopes have asked.
-func (j *Judge) ask(q *questions, a *answers, v *view) {
+func (j *Judge) askThem(q *questions, a *answers, v *view) {
 	s, open := v.sample, &a.open
 	j.look(open, q, v.key)
 	concerned := ^uint32(0) // whose answers may be others now
@@ -186,7 +212,7 @@ func (j *Judge) ask(q *questions, a *answers, v *view) {
 			// Where several series were proven, what one said can have come back to what another had said, and nothing was touched.
 			said.late = said.late || !a.firm || several || a.mixed || s.Touched(one.beside)
 		}
-		observed := said.When == rules.True || open.about&bit != 0 && isOpen(open.all, one.rule.Class)
+		observed := said.When == rules.True || open.about&bit != 0 && one.isOpen(open.all)
 		if one.asks != nil && !observed && (!a.firm || s.Touched(*one.asks)) {
 			j.wishes(v, one.rule)
 		}
@@ -224,17 +250,17 @@ func (q *questions) about(open []*incident.Incident) (who uint32) {
 		return 0
 	}
 	for i := range q.all {
-		if isOpen(open, q.all[i].rule.Class) {
+		if q.all[i].isOpen(open) {
 			who |= 1 << (i % 32)
 		}
 	}
 	return who
 }
 
-// isOpen says whether an incident of the class is among those.
-func isOpen(all []*incident.Incident, class string) bool {
+// isOpen says whether an incident of its class is among those; of a rule that is tried out, one of its own.
+func (q *question) isOpen(all []*incident.Incident) bool {
 	for _, in := range all {
-		if in.Class == class {
+		if in.Class == q.rule.Class && (!q.rule.Shadow || in.Rule == q.rule.ID) {
 			return true
 		}
 	}

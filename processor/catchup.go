@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lowtide/event"
 	"lowtide/processor/broker"
 )
 
@@ -17,7 +18,7 @@ const lookBack = 2 * time.Minute
 // begin makes the partition what it was when it was saved last, and this processor's. It returns nil when ctx ends.
 func (p *partition) begin(ctx context.Context, fence uint64) error {
 	p.saving.hold = &hold{archive: p.all.archive, partition: p.number, fence: fence, log: p.log}
-	for _, step := range []func(context.Context) error{p.claim, p.load, p.open, p.remember, p.reread} {
+	for _, step := range []func(context.Context) error{p.claim, p.load, p.remember, p.reread} {
 		if err := p.insist(ctx, step); err != nil || ctx.Err() != nil {
 			return err
 		}
@@ -56,7 +57,7 @@ func (p *partition) claim(ctx context.Context) error {
 
 // load takes over the saved state, or prepares to make it anew.
 func (p *partition) load(ctx context.Context) error {
-	stream, err := p.js.Stream(ctx, eventStream)
+	stream, err := p.js.Stream(ctx, event.StreamEvents)
 	if err != nil {
 		return fmt.Errorf("open stream: %w", err)
 	}
@@ -102,7 +103,7 @@ func (p *partition) restore(ctx context.Context, e entry) error {
 		return fmt.Errorf("%w: it ends with event %d, and the entry says %d", errEnvelope, l.Applied, e.Sequence)
 	}
 	p.findings = nil
-	judge, err := RestoreJudge(p.all.options.Pack, p.board, p.emit, saved)
+	judge, err := RestoreJudge(p.ruling.asked, p.board, p.emit, saved)
 	if err != nil {
 		return err
 	}
@@ -139,30 +140,6 @@ func (p *partition) compare(stream jetstream.Stream, e entry) error {
 		p.trimmed += gone
 		p.log.Error("events were lost: the stream dropped them before they were judged; what they would have shown is not known", "first", next, "last", info.State.FirstSeq-1,
 			"messages_of_all_partitions", gone, "hint", "raise the stream's limits above the longest time that no processor runs")
-	}
-	return nil
-}
-
-// open makes the durable consumer this processor's, and lets it deliver what is not saved.
-func (p *partition) open(ctx context.Context) error {
-	consumer, err := broker.JudgeConsumer(ctx, p.js, p.number)
-	if err != nil {
-		return err
-	}
-	p.reading.consumer = consumer
-	return p.rewind(ctx)
-}
-
-// rewind serves this reader, from the oldest event that is not saved. A server that cannot do it delivers from where it stands, and
-// what is missing before is read from the stream.
-func (p *partition) rewind(ctx context.Context) error {
-	r := &p.reading
-	r.newest, r.at, r.acked, r.delivered, p.saving.cut = nil, 0, false, 0, nil
-	if err := broker.Unpin(ctx, p.js, p.number); err != nil {
-		return err
-	}
-	if err := broker.Rewind(ctx, p.js, p.number, max(p.saving.saved, r.past)+1); err != nil {
-		p.log.Debug("the consumer goes on where it stands", "error", err)
 	}
 	return nil
 }

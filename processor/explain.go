@@ -22,6 +22,7 @@ import (
 	"lowtide/event"
 	"lowtide/processor/broker"
 	"lowtide/processor/report"
+	"lowtide/processor/rulebook"
 	"lowtide/processor/worker"
 	"lowtide/rules"
 )
@@ -34,7 +35,7 @@ type ExplainCommand struct {
 	ASCII   bool          `name:"ascii" xor:"form" help:"Plots and punctuation in ASCII; also with NO_COLOR or a locale that is not UTF-8."`
 	NATS    string        `name:"nats" env:"LOWTIDE_NATS" placeholder:"URL" help:"The broker; default: that of the running 'up'."`
 	Data    string        `env:"LOWTIDE_DATA" type:"path" default:"~/.local/share/lowtide" placeholder:"DIR" help:"Folder of the running 'up'."`
-	Rules   []string      `type:"existingfile" placeholder:"FILE" help:"Rule files over the built-in ones."`
+	Rules   []string      `type:"path" placeholder:"FILE" help:"Rule files, or folders of them, over those that the fleet judges by."`
 	Timeout time.Duration `default:"1m" placeholder:"DURATION" help:"How long reading may take: a day of a busy host is some 200,000 messages."`
 
 	Stdout io.Writer `kong:"-"` // nil: the process's own
@@ -55,10 +56,6 @@ func (c *ExplainCommand) Run(ctx context.Context) error {
 	if c.Timeout <= 0 {
 		return &broker.Failure{What: "--timeout: " + c.Timeout.String() + " is no time to read in", Remedy: "for example --timeout 1m", Code: 2}
 	}
-	pack, err := rules.Load(c.Rules...)
-	if err != nil {
-		return err
-	}
 	conn, js, err := Connect(c.NATS, c.Data, "explain")
 	if err != nil {
 		return err
@@ -66,7 +63,10 @@ func (c *ExplainCommand) Run(ctx context.Context) error {
 	defer conn.Close()
 	limited, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	err = c.explain(limited, js, pack)
+	pack, err := rulebook.InForce(limited, js, c.Rules...)
+	if err == nil {
+		err = c.explain(limited, js, pack)
+	}
 	if ctx.Err() == nil && errors.Is(limited.Err(), context.DeadlineExceeded) && err != nil {
 		return &broker.Failure{What: "explain: not read within " + c.Timeout.String(), Remedy: "give it longer with --timeout", Err: err}
 	}

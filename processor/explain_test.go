@@ -179,18 +179,18 @@ func TestTheBrokerIsFoundInTheFolderOfUp(t *testing.T) {
 		}
 	}
 	var failure *broker.Failure
-	if _, err := BrokerAddress("", folder); !errors.As(err, &failure) || !strings.Contains(failure.Hint(), "--nats") {
+	if _, err := broker.Address("", folder); !errors.As(err, &failure) || !strings.Contains(failure.Hint(), "--nats") {
 		t.Errorf("no file: %v", err)
 	}
 	write(`{"nats":`)
-	if _, err := BrokerAddress("", folder); !errors.As(err, &failure) {
+	if _, err := broker.Address("", folder); !errors.As(err, &failure) {
 		t.Errorf("a torn file: %v", err)
 	}
 	write(`{"nats":"nats://x@127.0.0.1:4222"}`)
-	if got, err := BrokerAddress("", folder); err != nil || got != "nats://x@127.0.0.1:4222" {
+	if got, err := broker.Address("", folder); err != nil || got != "nats://x@127.0.0.1:4222" {
 		t.Errorf("%q, %v", got, err)
 	}
-	if got, err := BrokerAddress("nats://other:1", folder); err != nil || got != "nats://other:1" {
+	if got, err := broker.Address("nats://other:1", folder); err != nil || got != "nats://other:1" {
 		t.Errorf("%q, %v", got, err)
 	}
 }

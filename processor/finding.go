@@ -7,6 +7,7 @@ import (
 
 	"lowtide/event"
 	"lowtide/processor/incident"
+	"lowtide/processor/worker"
 	"lowtide/rules"
 	"lowtide/rules/variable"
 )
@@ -60,12 +61,12 @@ func (j *Judge) observe(v *view, q *question, result rules.Result) (told bool) {
 	refuted := ""
 	if result.Refute == rules.True {
 		result.When = rules.False
-		if isOpen(j.incidents.Open(v.key), q.rule.Class) {
+		if q.isOpen(q.incidents.Open(v.key)) {
 			v.look()
 			refuted = q.rule.Refuted(v.sample)
 		}
 	}
-	if v.kind == "worker" && result.When != rules.True && j.siblings(v.w, q.rule.Class, v.at) {
+	if v.kind == "worker" && result.When != rules.True && j.siblings(v.w, q, v.at) {
 		return false
 	}
 	o := incident.Observation{Time: v.at, Key: v.key, Related: v.related, Rule: q.rule, Result: result, Worker: v.life, Exited: v.exited}
@@ -85,10 +86,10 @@ func (j *Judge) observe(v *view, q *question, result rules.Result) (told bool) {
 		o.Growth, o.Proven, o.Proof = true, true, v.well
 	}
 	j.seen, j.about, o.Fill = *v, q, j.fill
-	for _, f := range j.incidents.Observe(o) {
+	for _, f := range q.incidents.Observe(o) {
 		told = true
 		j.emit(f)
-		if f.State == event.Resolved && v.w != nil {
+		if f.State == event.Resolved && v.w != nil && !q.rule.Shadow {
 			j.settle(v.w)
 			if v.w.end.at.IsZero() {
 				j.comes(v.w, v.at)
@@ -167,7 +168,14 @@ func fill(f *event.Finding, v *view, q *question) {
 			f.ConfigHash, f.EngineVersion, f.TorchVersion, f.AllocConf = c.ConfigHash, c.EngineVersion, c.TorchVersion, c.AllocConf
 		}
 		if len(q.series) > 0 {
-			fillGrowth(f, s, w.foremost(q.series))
+			series := w.foremost(q.series)
+			fillGrowth(f, s, series)
+			if f.Growth != nil {
+				f.Series, f.Points = growers[series], thin(w.Curve(growers[series]))
+			}
+		}
+		if q.rule.Class == "kv_block_leak" {
+			f.Series, f.Points = "kv", thin(w.Curve("kv"))
 		}
 		if snapshotTells(q.rule.Class) {
 			f.Snapshot, f.Holders = w.Evidence(q.rule.Class)
@@ -199,6 +207,39 @@ func fillGrowth(f *event.Finding, s *variable.Sample, series int) {
 	if lowKnown && highKnown {
 		f.HoursToLimit = &event.Interval{Low: low, High: high}
 	}
+}
+
+// replicas counts the workers of the release that do not grow in the series; nil where the class is no growth, or nobody else is known.
+func (j *Judge) replicas(w *watched, series []int, at time.Time) *event.Replicas {
+	if len(series) == 0 {
+		return nil
+	}
+	mask := uint16(0)
+	for _, i := range series {
+		mask |= 1 << i
+	}
+	healthy, total := j.board.replicas(w.kin(), w.Key, w.Who.GetRelease(), at, mask)
+	if total == 0 {
+		return nil
+	}
+	return &event.Replicas{Healthy: healthy, Total: total}
+}
+
+// thin keeps the first and the last of the levels and as many between them as a finding has room for, evenly by their number.
+func thin(dots []worker.Dot) []event.Point {
+	if len(dots) == 0 {
+		return nil
+	}
+	points := make([]event.Point, 0, event.MaxPoints)
+	n := min(len(dots), event.MaxPoints)
+	for i := range n {
+		at := i
+		if n < len(dots) {
+			at = i * (len(dots) - 1) / (n - 1)
+		}
+		points = append(points, event.Point{Time: dots[at].At.UTC(), Value: dots[at].Value})
+	}
+	return points
 }
 
 func measure(s *variable.Sample, id variable.ID) *event.Measure {

@@ -360,9 +360,9 @@ func (j *Judge) settle(w *watched) {
 
 // siblings says that the open incident of a slot is of another process that lives there, as the API servers of one engine share a
 // slot: what this one does not do proves nothing about that one.
-func (j *Judge) siblings(w *watched, class string, at time.Time) bool {
-	for _, in := range j.incidents.Open(w.Slot) {
-		if in.Class == class && in.Worker != w.Key {
+func (j *Judge) siblings(w *watched, q *question, at time.Time) bool {
+	for _, in := range q.incidents.Open(w.Slot) {
+		if in.Class == q.rule.Class && (!q.rule.Shadow || in.Rule == q.rule.ID) && in.Worker != w.Key {
 			other := j.workers[in.Worker]
 			return other != nil && other.Slot == w.Slot && !other.Exited(at) && within(at, other.heard, silent)
 		}

@@ -18,16 +18,20 @@ type gauge struct {
 // measures are what the partition itself counts.
 type measures struct {
 	applied, through, missing, trimmed uint64
+	acknowledged                       uint64
 	refused, redelivered, gaps, stalls int
 	published, lost, unanswered        int
 	checkpoints, bytes                 int
 	took                               time.Duration
 	fresh                              time.Time // when nothing was unsaved last
+	oldest                             time.Time // broker's time of the oldest event that is not saved
 	caught                             bool
 	workers                            int
+	swaps                              int
+	swapped                            time.Duration
 }
 
-// far is what the broker says of the partition's consumer.
+// far is what the broker says of the partition's durable consumer.
 type far struct {
 	asked   time.Time
 	pending uint64    // not acknowledged, delivered or not
@@ -38,9 +42,9 @@ type far struct {
 
 // measure makes what the partition counts visible. It is called by the partition's own goroutine.
 func (p *partition) measure() {
-	m := measures{applied: p.applied, through: p.reading.through, missing: p.missing, trimmed: p.trimmed, refused: p.refused, redelivered: p.reading.redelivered, gaps: p.reading.gaps,
+	m := measures{applied: p.applied, acknowledged: p.acknowledged(), oldest: p.saving.oldest, through: p.reading.through, missing: p.missing, trimmed: p.trimmed, refused: p.refused, redelivered: p.reading.redelivered, gaps: p.reading.gaps,
 		stalls: p.reading.stalls, published: p.published, lost: p.lost, checkpoints: p.saving.count, bytes: p.saving.bytes, took: p.saving.took, fresh: p.saving.fresh,
-		caught: p.reading.caught, workers: len(p.judge.workers)}
+		caught: p.reading.caught, workers: len(p.judge.workers), swaps: p.ruling.swaps, swapped: p.ruling.took}
 	g := &p.gauge
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -88,11 +92,17 @@ var metrics = func() []metric {
 	return []metric{
 		one("applied_sequence", "Stream sequence of the newest event that was judged.", gauge, counted64(func(m *measures) uint64 { return m.applied })),
 		one("pending_messages", "Messages that are not acknowledged, delivered or not, at the last look.", gauge, func(_ *measures, f *far, _ time.Time) (float64, bool) { return float64(f.pending), !f.asked.IsZero() }),
-		one("oldest_unacknowledged_seconds", "Age of the oldest message that is not acknowledged; 0 when all are. It is up to a minute with a judge that keeps up, since it acknowledges with a checkpoint.", gauge, func(_ *measures, f *far, now time.Time) (float64, bool) {
-			if f.oldest.IsZero() {
+		one("oldest_unacknowledged_seconds", "Age of the oldest message that is not acknowledged; 0 when all are. It is up to a minute with a judge that keeps up, since it acknowledges with a checkpoint.", gauge, func(m *measures, f *far, now time.Time) (float64, bool) {
+			oldest := f.oldest
+			switch {
+			case !m.oldest.IsZero():
+				oldest = m.oldest
+			case f.floor < m.acknowledged: // it was looked at before the last checkpoint
+				return 0, !f.asked.IsZero()
+			case oldest.IsZero():
 				return 0, !f.asked.IsZero() && f.pending == 0
 			}
-			return max(0, now.Sub(f.oldest).Seconds()), true
+			return max(0, now.Sub(oldest).Seconds()), true
 		}),
 		one("retention_margin_messages", "How many messages, of all partitions, the stream can still drop before it drops one that is not acknowledged; below 0 some may be lost. Absent while nothing is pending.", gauge, func(_ *measures, f *far, _ time.Time) (float64, bool) {
 			return float64(f.floor+1) - float64(f.first), f.pending > 0 && f.first > 0
@@ -112,6 +122,8 @@ var metrics = func() []metric {
 		one("published_findings_total", "Findings that were stored.", counter, counted64(func(m *measures) int { return m.published })),
 		one("dropped_findings_total", "Findings that no broker takes.", counter, counted64(func(m *measures) int { return m.lost })),
 		one("rule_errors", "Answers of rules that could not be worked out at the last checkpoint, by worker and rule.", gauge, counted64(func(m *measures) int { return m.unanswered })),
+		one("rule_swaps_total", "How often other rules were taken over since the partition came here.", counter, counted64(func(m *measures) int { return m.swaps })),
+		one("rule_swap_seconds", "How long events waited the last time that other rules were taken over. Absent until then.", gauge, func(m *measures, _ *far, _ time.Time) (float64, bool) { return m.swapped.Seconds(), m.swaps > 0 }),
 		one("workers", "Process lives that are known.", gauge, counted64(func(m *measures) int { return m.workers })),
 		one("catching_up", "1 until everything was judged that was there when the partition came here.", gauge, func(m *measures, _ *far, _ time.Time) (float64, bool) {
 			if m.caught {

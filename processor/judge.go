@@ -38,11 +38,13 @@ type Judge struct {
 	board     *Board
 	seat      uint64 // by which the board knows it
 	incidents *incident.Tracker
+	shadows   *incident.Tracker // of rules that are tried out
 	awaiting  []awaited
 
 	perWorker, perInstance, perCard, perHost *questions
 	rules                                    map[string]*rules.Rule // by id
 	asked                                    []ruleMark             // in precedence
+	tried                                    []ruleMark             // in shadow
 	calls                                    variable.Set           // what tells that the worker looked at its points anew
 	proofs                                   variable.Set           // what prove sets
 	killed                                   *questions             // the rules of class external_kill
@@ -81,17 +83,23 @@ func NewJudge(pack *rules.Pack, emit func(*event.Finding)) *Judge {
 // NewJudgeWith is NewJudge with a board that other judges write to as well, as the partitions of one process do.
 func NewJudgeWith(pack *rules.Pack, board *Board, emit func(*event.Finding)) *Judge {
 	j := &Judge{emit: emit, hosts: make(map[hostName]*host), workers: make(map[string]*watched), instances: make(map[string]*instance),
-		board: board, seat: board.join(), incidents: incident.NewTracker(), rules: make(map[string]*rules.Rule), clock: clock{at: time.Unix(0, 0).UTC()}}
-	j.asked = marksOf(pack)
-	asked := inPrecedence(pack)
-	j.perWorker, j.perInstance = newQuestions(asked, "worker"), newQuestions(asked, "instance")
-	j.perCard, j.perHost = newQuestions(asked, "gpu"), newQuestions(asked, "host")
+		board: board, seat: board.join(), incidents: incident.NewTracker(), shadows: incident.NewShadowTracker(), rules: make(map[string]*rules.Rule), clock: clock{at: time.Unix(0, 0).UTC()}}
+	asked, tried := inPrecedence(pack, false), inPrecedence(pack, true)
+	j.asked, j.tried = marksOf(asked), marksOf(tried)
+	about := func(scope string) *questions {
+		q := newQuestions(asked, scope, j.incidents)
+		if shadow := newQuestions(tried, scope, j.shadows); len(shadow.all) > 0 {
+			q.shadow = shadow
+		}
+		return q
+	}
+	j.perWorker, j.perInstance, j.perCard, j.perHost = about("worker"), about("instance"), about("gpu"), about("host")
 	j.proofs = variable.NewSet(proofIDs...)
 	j.calls = variable.NewSet(variable.Must("quiet.count"))
 	for _, id := range growerIDs {
 		j.calls.Join(variable.NewSet(id.early, id.steady, id.level))
 	}
-	j.wanted = worker.NewWanted(j.perWorker.readers.Read().With(j.perInstance.readers.Read()))
+	j.wanted = worker.NewWanted(j.perWorker.reads().With(j.perInstance.reads()))
 	for _, rule := range pack.Rules {
 		j.rules[rule.ID] = rule
 	}
@@ -99,6 +107,9 @@ func NewJudgeWith(pack *rules.Pack, board *Board, emit func(*event.Finding)) *Ju
 	j.fill = func(f *event.Finding) {
 		j.seen.look()
 		fill(f, &j.seen, j.about)
+		if w := j.seen.w; w != nil {
+			f.Replicas = j.replicas(w, j.about.series, j.seen.at)
+		}
 		f.Confidence = j.confidence(f, &j.seen, j.about.series)
 	}
 	return j
@@ -332,7 +343,7 @@ func (j *Judge) judge(w *watched, at time.Time, exited bool) {
 		v.life, v.exited = in.life, exited && in.life == w.Key
 		j.ask(j.perInstance, &w.shared, &v)
 	} else {
-		w.shared.firm = false
+		w.shared.loosen()
 		if speaker := in.speaking(); exited && speaker != nil && in.life == w.Key { // another one tells that the instance's life is over
 			v.kind, v.subject, v.key, v.w, v.sample, v.life = "instance", in.key, in.slot, speaker, speaker.Sample(), in.life
 			j.ask(j.perInstance, &speaker.shared, &v)

@@ -164,18 +164,26 @@ func (s *script) undisturbed() (ids []string) {
 // announced is what the stream of findings holds, in its order; a finding that it holds twice stands twice.
 func announced(t testing.TB, js jetstream.JetStream) (ids []string) {
 	t.Helper()
+	for _, f := range found(t, js) {
+		ids = append(ids, f.ID+" "+f.Class+" "+f.State+" "+f.Severity)
+	}
+	return ids
+}
+
+func found(t testing.TB, js jetstream.JetStream) (all []*event.Finding) {
+	t.Helper()
 	err := readStream(t.Context(), js, event.StreamFindings, jetstream.ConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy}, func(m jetstream.Msg, _ *jetstream.MsgMetadata) (bool, error) {
 		f, err := event.UnmarshalFinding(m.Data())
 		if err != nil {
 			return false, err
 		}
-		ids = append(ids, f.ID+" "+f.Class+" "+f.State+" "+f.Severity)
+		all = append(all, f)
 		return true, nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ids
+	return all
 }
 
 func same(t testing.TB, got, want []string) {

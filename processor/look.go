@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lowtide/event"
+	"lowtide/processor/broker"
 )
 
 // partitions returns those that run here, in order.
@@ -52,7 +53,7 @@ func (all *Judges) watch(ctx context.Context) {
 			told[what] = false
 		}
 	}
-	var shared, swept time.Time
+	var shared, swept, shown time.Time
 	tick := time.NewTicker(all.pace.look)
 	defer tick.Stop()
 	for ctx.Err() == nil {
@@ -72,7 +73,10 @@ func (all *Judges) watch(ctx context.Context) {
 				return err
 			})
 		}
-		try("look at the consumers", all.examine)
+		if now.Sub(shown) >= all.pace.show {
+			shown = now
+			try("look at the consumers", all.examine)
+		}
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
@@ -100,40 +104,75 @@ func (all *Judges) look(ctx context.Context) error {
 	return nil
 }
 
-// examine asks each consumer how far it is. A broker that does not answer is asked again at the next turn.
+// examine lets the durable consumers show what is saved, and asks how much waits behind it.
 func (all *Judges) examine(ctx context.Context) error {
-	for _, p := range all.partitions() {
-		if err := all.examineOne(ctx, p); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, 2*lookWait)
+	defer cancel()
+	some := all.partitions()
+	stands, err := all.consumers(ctx)
+	if err != nil {
+		return err
+	}
+	moved := false
+	for _, p := range some {
+		acknowledged := p.gauge.read().acknowledged
+		info := stands[broker.JudgeName(p.number)]
+		if acknowledged == 0 || info != nil && info.AckFloor.Stream == acknowledged {
+			continue // it has just come here, or nothing is new
+		}
+		if err := broker.Acknowledge(ctx, all.options.JS, p.number, acknowledged); err != nil {
 			return err
+		}
+		moved = true
+	}
+	if moved {
+		if stands, err = all.consumers(ctx); err != nil {
+			return err
+		}
+	}
+	for _, p := range some {
+		if info := stands[broker.JudgeName(p.number)]; info != nil {
+			if err := all.examineOne(ctx, p, info); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func (all *Judges) examineOne(ctx context.Context, p *partition) error {
-	ctx, cancel := context.WithTimeout(ctx, lookWait)
-	defer cancel()
-	consumer, err := all.options.JS.Consumer(ctx, event.StreamEvents, "judge-"+strconv.Itoa(p.number))
-	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		return nil // it is being made
-	}
+// consumers returns all of the event stream, by name.
+func (all *Judges) consumers(ctx context.Context) (map[string]*jetstream.ConsumerInfo, error) {
+	stream, err := all.options.JS.Stream(ctx, event.StreamEvents)
 	if err != nil {
-		return fmt.Errorf("read consumer of partition %d: %w", p.number, err)
+		return nil, fmt.Errorf("read stream %s: %w", event.StreamEvents, err)
 	}
-	info := consumer.CachedInfo()
+	stands := make(map[string]*jetstream.ConsumerInfo)
+	list := stream.ListConsumers(ctx)
+	for info := range list.Info() {
+		stands[info.Name] = info
+	}
+	if err := list.Err(); err != nil {
+		return nil, fmt.Errorf("read consumers of %s: %w", event.StreamEvents, err)
+	}
+	return stands, nil
+}
+
+func (all *Judges) examineOne(ctx context.Context, p *partition, info *jetstream.ConsumerInfo) error {
 	f := far{asked: time.Now(), pending: info.NumPending + uint64(info.NumAckPending), floor: info.AckFloor.Stream}
 	if f.pending > 0 {
-		stream, err := all.options.JS.Stream(ctx, event.StreamEvents)
-		if err != nil {
-			return fmt.Errorf("read stream %s: %w", event.StreamEvents, err)
-		}
-		f.first = stream.CachedInfo().State.FirstSeq
-		oldest, err := stream.GetMsg(ctx, max(f.floor+1, f.first), jetstream.WithGetMsgSubject(p.subjects()))
-		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
-			return fmt.Errorf("read the oldest event of partition %d: %w", p.number, err)
-		}
-		if oldest != nil {
-			f.oldest = oldest.Time
+		f.first = all.stand().first
+		if f.oldest = p.gauge.read().oldest; f.oldest.IsZero() { // it has judged none of them
+			stream, err := all.options.JS.Stream(ctx, event.StreamEvents)
+			if err != nil {
+				return fmt.Errorf("read stream %s: %w", event.StreamEvents, err)
+			}
+			oldest, err := stream.GetMsg(ctx, max(f.floor+1, f.first), jetstream.WithGetMsgSubject(p.subjects()))
+			if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+				return fmt.Errorf("read the oldest event of partition %d: %w", p.number, err)
+			}
+			if oldest != nil {
+				f.oldest = oldest.Time
+			}
 		}
 	}
 	p.gauge.see(f)

@@ -43,11 +43,13 @@ type partition struct {
 	renew   []incident.Incident // those still to be written
 
 	all      *Judges // nil where there is no loop
+	feed     *feed   // that hands out what there is to judge
 	pace     pace
 	reading  reading
 	saving   saving
 	announce announcement
 	gauge    gauge
+	ruling   ruling
 }
 
 // mark is the highest sequence that was taken of a lane, and the broker's time of its newest message.
@@ -79,6 +81,7 @@ const (
 func newPartition(number int, o Options, board *Board, verdicts *Verdicts) *partition {
 	p := &partition{number: number, batches: event.NewBatchReader(), js: o.JS, log: o.Log.With("partition", number), board: board, marks: make(map[string]mark), verdicts: verdicts,
 		evidence: o.Evidence, now: time.Now, pace: usual()}
+	p.ruling.asked = o.Pack
 	p.hire(NewJudgeWith(o.Pack, board, p.emit))
 	return p
 }
@@ -101,7 +104,7 @@ func (p *partition) digest(ctx context.Context, m letter) error {
 	if m.at.After(p.reading.latest) {
 		p.reading.latest = m.at
 	}
-	p.saving.unsaved++
+	p.saving.hear(m.at, m.sequence <= p.reading.past)
 	p.apply(m)
 	p.pass(m.at)
 	if m.sequence <= p.reading.past {
@@ -114,7 +117,9 @@ func (p *partition) digest(ctx context.Context, m letter) error {
 // forgo leaves out what followed from events whose consequences were seen to before this process began.
 func (p *partition) forgo() {
 	for _, f := range p.findings {
-		p.evidence.Seen(f)
+		if !f.Shadow {
+			p.evidence.Seen(f)
+		}
 	}
 	p.findings, p.wishes = nil, nil
 }

@@ -169,6 +169,29 @@ func (b *Board) compare(of peerGroup, life string, self peer) (all [len(growers)
 	return all
 }
 
+// replicas counts the lives of a release that were heard of late, this one included, and those without a call of the series in mask.
+// Both are zero where nobody else is known: then nobody can say.
+func (b *Board) replicas(of peerGroup, life, release string, at time.Time, mask uint16) (healthy, total int) {
+	if release == "" {
+		return 0, 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for other, p := range b.groups[of] {
+		if other == life || p.release != release || at.Sub(p.at) > peerHeard {
+			continue
+		}
+		total++
+		if p.called&mask == 0 {
+			healthy++
+		}
+	}
+	if total == 0 {
+		return 0, 0
+	}
+	return healthy, total + 1
+}
+
 func bit(of uint16, i int) int { return int(of >> i & 1) }
 
 // like compares loads. One that is not known is like no other.

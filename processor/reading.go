@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lowtide/event"
@@ -16,11 +14,11 @@ import (
 
 const (
 	pull        = 500
-	pullWait    = 2 * time.Second // below broker.PinnedTTL
+	pullWait    = 2 * time.Second
 	retryAfter  = time.Second
 	publishWait = 5 * time.Second
 	lookWait    = 5 * time.Second // for one question about the stream
-	maxUnsaved  = 8000            // events; well below what the consumer delivers before it waits for an acknowledgement
+	maxUnsaved  = 8000            // messages: what is judged again after a crash
 )
 
 // errShort says that a reader of the stream lost messages on the way.
@@ -28,33 +26,36 @@ var errShort = errors.New("messages were lost on the way")
 
 // reading is where a partition stands in its stream.
 type reading struct {
-	consumer  jetstream.Consumer
-	delivered uint64        // the consumer's own number of its newest delivery; 0: what comes next may not be what follows
-	newest    jetstream.Msg // of those that this consumer delivered, by place in the stream
-	at        uint64        // its place
-	acked     bool          // it was
-	heard     time.Time     // when something was delivered, or nothing was there to be
-	past      uint64        // findings of events up to here were announced by who saved no state
-	through   uint64        // nothing of this partition lies between the newest event and here
-	target    uint64        // the newest event when this processor began
-	caught    bool          // it was reached
-	latest    time.Time     // the latest broker's time of an event
+	queue   *queue           // that the feed fills; nil until everything was read that was there at the start
+	letters []letter         // taken from it, still to be judged
+	whole   uint64           // the queue has everything from here on, and what is older is judged
+	beat    <-chan time.Time // when to look at what is due
+	heard   time.Time        // when something was delivered, or nothing was there to be
+	past    uint64           // findings of events up to here were announced by who saved no state
+	through uint64           // nothing of this partition lies between the newest event and here
+	target  uint64           // the newest event when this processor began
+	caught  bool             // it was reached
+	latest  time.Time        // the latest broker's time of an event
 
 	redelivered, gaps, stalls int
-	stuck                     int // stalls without a delivery in between
 }
 
-func (p *partition) subjects() string { return "lowtide.p." + strconv.Itoa(p.number) + ".>" }
+func (p *partition) subjects() string { return broker.PartitionSubjects(p.number) }
 
 // follow judges what comes until ctx ends, and returns nil then, or ErrFenced.
 func (p *partition) follow(ctx context.Context) error {
 	beat := time.NewTicker(p.pace.beat)
 	defer beat.Stop()
+	p.reading.beat = beat.C
+	defer p.part()
 	told := false
 	for ctx.Err() == nil {
 		err := p.keep(ctx)
+		if err == nil && p.reading.queue == nil {
+			err = p.join(ctx)
+		}
 		if err == nil {
-			err = p.take(ctx, beat.C)
+			err = p.take(ctx)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -66,7 +67,7 @@ func (p *partition) follow(ctx context.Context) error {
 				told = true
 			}
 			broker.Wait(ctx, retryAfter)
-		case told && p.js.Conn().IsConnected(): // a pull that nobody heard ends without an error, too
+		case told && p.js.Conn().IsConnected():
 			p.log.Info("judging again")
 			told = false
 		}
@@ -74,115 +75,143 @@ func (p *partition) follow(ctx context.Context) error {
 	return nil
 }
 
-// take pulls once and applies what it is given.
-func (p *partition) take(ctx context.Context, beat <-chan time.Time) error {
-	batch, err := p.reading.consumer.Fetch(pull, jetstream.FetchMaxWait(pullWait), jetstream.FetchPriorityGroup(broker.GroupJudge))
-	if err != nil {
-		return fmt.Errorf("pull: %w", err)
+// join reads what was there at the start, and then becomes one of the partitions that the feed reads.
+func (p *partition) join(ctx context.Context) error {
+	if _, err := broker.JudgeConsumer(ctx, p.js, p.number); err != nil { // it shows from now on what is saved
+		return err
 	}
-	for {
+	if _, err := p.fill(ctx, p.reading.target); err != nil {
+		return err
+	}
+	p.reading.queue, p.reading.whole = p.feed.join(p.number), 0
+	return nil
+}
+
+func (p *partition) part() {
+	if p.reading.queue != nil {
+		p.feed.leave(p.reading.queue)
+	}
+	p.reading.queue, p.reading.letters = nil, nil
+}
+
+// take waits for what the feed has, and applies it.
+func (p *partition) take(ctx context.Context) error {
+	r := &p.reading
+	if len(r.letters) == 0 {
 		select {
-		case m, more := <-batch.Messages():
-			if !more {
-				return p.pulled(ctx, batch.Error())
-			}
-			if err := p.deliver(ctx, m); err != nil {
-				p.reading.delivered = 0 // what was not applied has to be looked for
-				return err
-			}
-			if p.saving.unsaved >= maxUnsaved {
-				p.start(ctx)
-			}
+		case <-r.queue.ready:
 		case done := <-p.saving.running:
-			if err := p.settle(done); err != nil {
-				return err
-			}
-		case <-beat:
-			if err := p.keep(ctx); err != nil {
-				return err
-			}
+			return p.settle(done)
+		case <-r.beat:
+			return nil // follow looks at what is due
 		case <-ctx.Done():
 			return nil
 		}
 	}
-}
-
-// pulled looks at how a pull ended.
-func (p *partition) pulled(ctx context.Context, err error) error {
-	switch {
-	case err == nil, errors.Is(err, jetstream.ErrPinIDMismatch), errors.Is(err, context.Canceled):
-		return nil
-	case errors.Is(err, jetstream.ErrConsumerDeleted), errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, nats.ErrNoResponders):
-		_, gone := p.reading.consumer.Info(ctx)
-		if !errors.Is(gone, jetstream.ErrConsumerNotFound) {
-			return err
+	for ctx.Err() == nil {
+		if len(r.letters) == 0 {
+			letters, from := p.feed.take(r.queue)
+			if len(letters) == 0 && from <= r.whole {
+				return nil
+			}
+			r.letters = letters
+			if from > r.whole {
+				if err := p.bridge(ctx, from); err != nil {
+					return err
+				}
+			}
 		}
-		p.log.Warn("the consumer was deleted; making it anew")
-		return p.open(ctx)
+		for len(r.letters) > 0 && ctx.Err() == nil {
+			m := r.letters[0]
+			r.letters[0], r.letters = letter{}, r.letters[1:]
+			if err := p.deliver(ctx, m); err != nil {
+				return err
+			}
+			if err := p.pause(ctx); err != nil {
+				return err
+			}
+		}
 	}
-	return err
+	return nil
 }
 
-// deliver applies one message of the durable consumer. What it does not follow from is looked for in the stream first: it may have gone to another
-// reader, or been lost on the way, and would come again only behind newer ones.
-func (p *partition) deliver(ctx context.Context, m jetstream.Msg) error {
-	meta, err := m.Metadata()
-	if err != nil {
-		return fmt.Errorf("read metadata: %w", err)
-	}
+// bridge reads what is between what was judged and what the feed has. When it fails the feed gives everything from a later place on.
+func (p *partition) bridge(ctx context.Context, from uint64) error {
 	r := &p.reading
-	sequence, follows := meta.Sequence.Stream, meta.Sequence.Consumer == r.delivered+1
-	r.delivered, r.heard, r.stuck = meta.Sequence.Consumer, p.now(), 0
-	if sequence >= r.at {
-		r.newest, r.at, r.acked = m, sequence, false
+	first := r.whole == 0 // a gap is no fault when a partition begins
+	found, err := p.fill(ctx, from-1)
+	if err != nil {
+		r.letters = nil
+		p.feed.skip(r.queue)
+		return err
 	}
-	if sequence <= p.applied {
-		if !meta.Timestamp.After(r.latest) {
+	if found && !first {
+		r.gaps++
+	}
+	r.whole = from
+	return nil
+}
+
+// pause does between two events what must not wait until there are no more.
+func (p *partition) pause(ctx context.Context) error {
+	if p.saving.unsaved >= maxUnsaved {
+		p.start(ctx)
+	}
+	select {
+	case done := <-p.saving.running:
+		return p.settle(done)
+	case <-p.reading.beat:
+		return p.keep(ctx)
+	default:
+		return nil
+	}
+}
+
+// deliver applies one message that the feed handed out.
+func (p *partition) deliver(ctx context.Context, m letter) error {
+	r := &p.reading
+	r.heard = p.now()
+	if m.sequence <= p.applied {
+		if !m.at.After(r.latest) {
 			r.redelivered++
 			return nil
 		}
-		p.rebase(sequence-1, "it lost its newest messages") // this one is new, in the place of another
+		p.rebase(m.sequence-1, "it lost its newest messages") // this one is new, in the place of another
 	}
-	if !follows {
-		if err := p.fill(ctx, sequence-1); err != nil {
-			return err
-		}
-	}
-	return p.digest(ctx, letterOf(m, meta))
+	return p.digest(ctx, m)
 }
 
 // rebase takes note that the stream's sequences begin anew behind some place.
 func (p *partition) rebase(sequence uint64, why string) {
 	p.log.Warn("the stream's sequences were used again: "+why, "applied", p.applied, "goes_on_behind", sequence)
-	p.applied, p.reading.through, p.reading.at = sequence, min(p.reading.through, sequence), 0
+	p.applied, p.reading.through = sequence, min(p.reading.through, sequence)
 }
 
-// fill applies what lies in the stream behind the newest event, up to a sequence.
-func (p *partition) fill(ctx context.Context, to uint64) error {
+// fill applies what lies in the stream behind the newest event, up to a sequence, and says whether there was something.
+func (p *partition) fill(ctx context.Context, to uint64) (found bool, err error) {
 	if to <= p.applied {
-		return nil
+		return false, nil
 	}
 	look, cancel := context.WithTimeout(ctx, lookWait)
 	defer cancel()
-	if err := p.saving.hold.verify(look); err != nil { // another reader's pull is one of the reasons
-		return err
+	if err := p.saving.hold.verify(look); err != nil {
+		return false, err
 	}
 	p.announce.verified = p.now()
 	next, err := p.stream.GetMsg(look, p.applied+1, jetstream.WithGetMsgSubject(p.subjects()))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return fmt.Errorf("look for what was not delivered: %w", err)
+		return false, fmt.Errorf("look for what was not delivered: %w", err)
 	}
 	if next.Sequence > to {
-		return nil
+		return false, nil
 	}
-	p.reading.gaps++
-	return p.read(ctx, to)
+	return true, p.read(ctx, to)
 }
 
-// read applies everything of the partition that the stream holds behind the newest event, up to a sequence, without the durable consumer.
+// read applies everything of the partition that the stream holds behind the newest event, up to a sequence, by a consumer of its own.
 func (p *partition) read(ctx context.Context, to uint64) error {
 	for p.applied < to {
 		config := jetstream.ConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: p.applied + 1, FilterSubject: p.subjects()}
@@ -190,7 +219,11 @@ func (p *partition) read(ctx context.Context, to uint64) error {
 			if meta.Sequence.Stream > to {
 				return false, nil
 			}
+			p.reading.heard = p.now()
 			err := p.digest(ctx, letterOf(m, meta))
+			if err == nil {
+				err = p.pause(ctx)
+			}
 			return meta.Sequence.Stream < to, err
 		})
 		if !errors.Is(err, errShort) {

@@ -143,7 +143,9 @@ func (c *ReplayCommand) blank() error {
 func heading(name string, reports []worker.Report, found []*event.Finding) string {
 	incidents := make(map[string]bool)
 	for _, f := range found {
-		incidents[f.Incident] = true
+		if !f.Shadow {
+			incidents[f.Incident] = true
+		}
 	}
 	var first, last time.Time
 	for _, r := range reports {

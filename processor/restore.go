@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -17,35 +18,38 @@ import (
 //   - A rule that is the same keeps its incidents, and what it asked for. So does one that changed keep its open incidents, since the trouble
 //     that was announced has not ended because somebody edited a threshold: the next observation judges them by the new text, and they
 //     resolve as all do, by proof or by a day of silence.
-//   - An incident whose rule is not asked any more (removed, disabled, in shadow, of another class or scope) goes to another rule of its class
+//   - An incident whose rule is not asked any more (removed, disabled, in shadow by now, of another class or scope) goes to another rule of its class
 //     and scope. Where there is none, nobody would ever say again whether it goes on: it is resolved at once, with that reason, as an alert is
 //     whose rule was taken away.
 //   - A snapshot that a changed rule had asked for may be asked for again.
 //   - New rules are asked about everything at the next tick.
+//   - What a rule in shadow has seen goes on with that rule alone: it ends when the rule is removed, or is in shadow no more.
 func RestoreJudge(pack *rules.Pack, board *Board, emit func(*event.Finding), state []byte) (*Judge, error) {
-	j, err := restoreJudge(pack, board, emit, state)
+	parts, err := ownLayout().Open(state)
+	var j *Judge
+	if err == nil {
+		j, err = readJudge(pack, board, emit, parts)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("restore judge: %w", err)
 	}
 	return j, nil
 }
 
-func restoreJudge(pack *rules.Pack, board *Board, emit func(*event.Finding), state []byte) (*Judge, error) {
-	parts, err := ownLayout().Open(state)
-	if err != nil {
-		return nil, err
-	}
+// readJudge is RestoreJudge of what write returned.
+func readJudge(pack *rules.Pack, board *Board, emit func(*event.Finding), parts []byte) (*Judge, error) {
 	s := saved{judge: NewJudgeWith(pack, board, emit)}
 	graph, err := ownLayout().Read(parts, s.roots()...)
 	if err != nil {
 		return nil, err
 	}
 	j := s.judge
-	if err := s.incidents.Check(); err != nil {
+	if err := errors.Join(s.incidents.Check(), s.shadows.Check()); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrState, err)
 	}
 	s.peers = slices.DeleteFunc(s.peers, func(one posted) bool { return one.broken() != "" }) // they are no reason to begin anew
 	j.incidents.Restore(s.incidents)
+	j.shadows.Restore(s.shadows)
 	if err := s.anew(graph); err != nil {
 		return nil, err
 	}
@@ -248,14 +252,23 @@ func (s *saved) unchanged(r *rules.Rule) bool {
 
 // reassign gives open incidents the rules that judge them from now on, and returns what follows for those that have none.
 func (s *saved) reassign() []*event.Finding {
+	var shadows []*event.Finding
+	if !slices.Equal(s.tried, s.judge.tried) {
+		shadows = s.judge.shadows.Reassign(func(in *incident.Incident) string {
+			if slices.ContainsFunc(s.judge.tried, func(m ruleMark) bool { return m.ID == in.Rule && m.Class == in.Class }) {
+				return in.Rule
+			}
+			return ""
+		}, s.judge.rules)
+	}
 	if slices.Equal(s.rules, s.judge.asked) {
-		return nil
+		return shadows
 	}
 	scopes := make(map[string]string)
 	for _, m := range s.rules {
 		scopes[m.ID] = m.Scope
 	}
-	return s.judge.incidents.Reassign(func(in *incident.Incident) string {
+	told := s.judge.incidents.Reassign(func(in *incident.Incident) string {
 		heir := ""
 		for _, m := range s.judge.asked {
 			if m.Class != in.Class || m.Scope != scopes[in.Rule] {
@@ -270,4 +283,5 @@ func (s *saved) reassign() []*event.Finding {
 		}
 		return heir
 	}, s.judge.rules)
+	return append(told, shadows...)
 }

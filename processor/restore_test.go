@@ -19,7 +19,8 @@ import (
 func TestEveryFieldIsDecidedAbout(t *testing.T) {
 	anew := []string{ // from what is saved, or by the rules
 		"Judge.asked", "Judge.calls", "Judge.epoch", "Judge.killed", "Judge.perCard", "Judge.perHost", "Judge.perInstance", "Judge.perWorker", "Judge.proofs", "Judge.rules",
-		"Judge.incidents", "Judge.board", "Judge.seat", // saved beside it
+		"Judge.incidents", "Judge.shadows", "Judge.board", "Judge.seat", // saved beside it
+		"Judge.tried", "answers.shadow", // asked again
 		"answers.open", "Judge.wanted",
 		"answer.decided",                                                // what the condition reads holds too, and costs a little more until it is asked again
 		"card.related", "card.relatedAt", "card.wholeAt", "card.wholly", // as of an epoch, and of a layout

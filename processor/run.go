@@ -19,7 +19,7 @@ import (
 // Options of NewJudges and Run. JS and Pack are required.
 type Options struct {
 	JS         jetstream.JetStream
-	Pack       *rules.Pack
+	Pack       *rules.Pack // until Adopt is given another
 	Log        *slog.Logger
 	Partitions int    // that Run judges; 0 is all of them
 	Evidence   *Asker // nil: no host is asked for evidence
@@ -31,13 +31,14 @@ type pace struct {
 	save  time.Duration // between two checkpoints
 	idle  time.Duration // without a delivery, until the stream itself is looked at
 	stall time.Duration // without one although there is something
-	look  time.Duration // between two looks at the streams and consumers
+	look  time.Duration // between two looks at the streams
+	show  time.Duration // and at the durable consumers, which are many
 	share time.Duration // between two readings of the others' shares of the board
 	sweep time.Duration // between two sweeps of blobs
 }
 
 func usual() pace {
-	return pace{beat: time.Second, save: time.Minute, idle: 10 * time.Second, stall: 15 * time.Second, look: 10 * time.Second, share: time.Minute, sweep: time.Hour}
+	return pace{beat: time.Second, save: time.Minute, idle: 10 * time.Second, stall: 15 * time.Second, look: 10 * time.Second, show: 30 * time.Second, share: time.Minute, sweep: time.Hour}
 }
 
 // readyAge is how old what was saved last may be of a partition that is well.
@@ -52,12 +53,14 @@ type Judges struct {
 	verdicts *Verdicts
 	archive  *archive
 	shares   jetstream.KeyValue
-	abrupt   atomic.Bool // tests: partitions end as if the process had been killed
+	pack     atomic.Pointer[rules.Pack] // that is to be judged by
+	abrupt   atomic.Bool                // tests: partitions end as if the process had been killed
 
 	mu      sync.Mutex
 	running map[int]*partition
 	stood   standing
-	quit    context.CancelFunc // of the goroutine that looks, which runs while a partition does
+	feed    *feed              // of those that run
+	quit    context.CancelFunc // of the goroutines that read and look, which run while a partition does
 	looked  chan struct{}      // closed when it has ended
 }
 
@@ -88,7 +91,9 @@ func NewJudges(ctx context.Context, o Options) (*Judges, error) {
 	if err != nil {
 		return nil, broker.Explain("open bucket "+broker.BucketPeers, err)
 	}
-	return &Judges{options: o, pace: usual(), board: NewBoard(), verdicts: verdicts, archive: archive, shares: shares, running: make(map[int]*partition)}, nil
+	all := &Judges{options: o, pace: usual(), board: NewBoard(), verdicts: verdicts, archive: archive, shares: shares, running: make(map[int]*partition)}
+	all.pack.Store(o.Pack)
+	return all, nil
 }
 
 // Run judges one partition until ctx ends, and returns nil then, after its state was saved for who comes next. The fence grows with
@@ -98,7 +103,9 @@ func (all *Judges) Run(ctx context.Context, number int, fence uint64) error {
 	if number < 0 || number >= event.PartitionCount {
 		return fmt.Errorf("judge partition %d: there are 0 to %d", number, event.PartitionCount-1)
 	}
-	p := newPartition(number, all.options, all.board, all.verdicts)
+	o := all.options
+	o.Pack = all.pack.Load()
+	p := newPartition(number, o, all.board, all.verdicts)
 	p.all, p.pace = all, all.pace
 	if err := all.enter(ctx, p); err != nil {
 		return err
@@ -124,7 +131,7 @@ func (all *Judges) Run(ctx context.Context, number int, fence uint64) error {
 	return err
 }
 
-// enter makes a partition one of those that run; the first starts the goroutine that looks at the streams.
+// enter makes a partition one of those that run; the first starts the goroutines that read the events and look at the streams.
 func (all *Judges) enter(ctx context.Context, p *partition) error {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -135,16 +142,22 @@ func (all *Judges) enter(ctx context.Context, p *partition) error {
 		looking, quit := context.WithCancel(context.WithoutCancel(ctx))
 		ended := make(chan struct{}) // its own: all partitions may come back while the last one's end is waited for
 		all.quit, all.looked = quit, ended
+		f := newFeed(all.options.JS, all.options.Log)
+		all.feed = f
 		go func() {
 			defer close(ended)
+			var feeding sync.WaitGroup
+			feeding.Go(func() { f.run(looking) })
 			all.watch(looking)
+			feeding.Wait()
 		}()
 	}
+	p.feed = all.feed
 	all.running[p.number] = p
 	return nil
 }
 
-// leave ends a partition; the last waits for the goroutine that looks.
+// leave ends a partition; the last waits for the goroutines that read and look.
 func (all *Judges) leave(p *partition) {
 	all.mu.Lock()
 	delete(all.running, p.number)

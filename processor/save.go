@@ -25,13 +25,17 @@ var (
 // saved is what the state of a judge consists of.
 type saved struct {
 	rules     []ruleMark // that were asked
+	tried     []ruleMark // in shadow
 	judge     *Judge
 	incidents incident.State
+	shadows   incident.State
 	peers     []posted   // what this judge told the board
 	unsound   []*watched // whose clock says 1970: their workers begin anew
 }
 
-func (s *saved) roots() []any { return []any{&s.rules, s.judge, &s.incidents, &s.peers, &s.unsound} }
+func (s *saved) roots() []any {
+	return []any{&s.rules, &s.tried, s.judge, &s.incidents, &s.shadows, &s.peers, &s.unsound}
+}
 
 // ruleMark tells a rule from what it was when the state was written.
 type ruleMark struct {
@@ -39,8 +43,8 @@ type ruleMark struct {
 	Print            uint64
 }
 
-func marksOf(pack *rules.Pack) (marks []ruleMark) {
-	for _, r := range inPrecedence(pack) {
+func marksOf(all []*rules.Rule) (marks []ruleMark) {
+	for _, r := range all {
 		marks = append(marks, ruleMark{r.ID, r.Class, r.Scope, r.Fingerprint()})
 	}
 	return marks
@@ -102,7 +106,7 @@ func (j *Judge) Save() ([]byte, error) {
 }
 
 func (j *Judge) write() ([]byte, error) {
-	s := saved{rules: j.asked, judge: j, incidents: j.incidents.State(), peers: j.board.own(j.seat)}
+	s := saved{rules: j.asked, tried: j.tried, judge: j, incidents: j.incidents.State(), shadows: j.shadows.State(), peers: j.board.own(j.seat)}
 	for _, w := range j.everyone() {
 		if !w.Prepare() {
 			s.unsound = append(s.unsound, w)

@@ -73,6 +73,18 @@ func BenchmarkJudgeState(b *testing.B) {
 		}
 		b.ReportMetric(float64(len(state))/workers, "bytes/worker")
 	})
+	b.Run("swap", func(b *testing.B) { // to other rules
+		b.ReportAllocs()
+		for b.Loop() {
+			parts, err := j.write()
+			if err != nil {
+				b.Fatal(err)
+			}
+			if _, err := readJudge(pack, NewBoard(), func(*event.Finding) {}, parts); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 	b.Run("restore", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {

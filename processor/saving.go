@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"lowtide/processor/broker"
 )
 
@@ -32,10 +30,26 @@ type saving struct {
 	next    uint64    // the floor of the next checkpoint
 	told    bool      // that it cannot be saved
 
-	cut   jetstream.Msg // the newest delivery that the state under way holds
+	oldest  time.Time // broker's time of the oldest event that is not saved; zero: there is none
+	younger time.Time // and of the oldest that the state under way does not hold
+
 	count int
 	took  time.Duration // the last
 	bytes int
+}
+
+// hear takes note of an event that is not saved. Of one that was seen to before this process began nobody is late.
+func (s *saving) hear(at time.Time, before bool) {
+	s.unsaved++
+	if before {
+		return
+	}
+	if s.younger.IsZero() {
+		s.younger = at
+	}
+	if s.oldest.IsZero() {
+		s.oldest = at
+	}
 }
 
 // outcome is how a checkpoint ended.
@@ -60,11 +74,7 @@ func (p *partition) image() (image, error) {
 		return image{}, err
 	}
 	s := image{state: state, sequence: p.applied, through: max(p.applied, p.reading.through), findings: p.saving.floor, stream: p.stream.CachedInfo().Created, at: p.now(), share: share}
-	p.saving.cut = nil
-	if p.reading.at <= p.applied {
-		p.saving.cut = p.reading.newest
-	}
-	p.saving.unsaved = 0
+	p.saving.unsaved, p.saving.younger = 0, time.Time{}
 	p.saving.due = p.now().Add(p.pace.save)
 	// One checkpoint later, so that it holds for a processor too that believes a while longer that it has the partition.
 	p.saving.floor, p.saving.next = max(p.saving.floor, p.saving.next), p.all.findings()
@@ -109,11 +119,10 @@ func (p *partition) upload(ctx context.Context, s image) outcome {
 	return outcome{image: s, took: p.now().Sub(began), err: err}
 }
 
-// settle takes the end of a checkpoint: what is saved now is acknowledged.
+// settle takes the end of a checkpoint. What is saved is acknowledged by whoever looks at the consumers, a few seconds later.
 func (p *partition) settle(done outcome) error {
 	p.saving.running = nil
 	if done.err != nil {
-		p.saving.cut = nil
 		if errors.Is(done.err, ErrFenced) {
 			return done.err
 		}
@@ -126,11 +135,8 @@ func (p *partition) settle(done outcome) error {
 	s := &p.saving
 	s.told, s.saved, s.through, s.took, s.bytes = false, done.image.sequence, done.image.through, done.took, len(done.image.state)
 	s.fresh, s.rested, s.count = done.image.at, done.image.at, s.count+1
+	s.oldest = s.younger
 	p.announce.verified = p.now()
-	if s.cut != nil {
-		p.acknowledge(s.cut)
-		s.cut = nil
-	}
 	return nil
 }
 
@@ -140,17 +146,6 @@ func (p *partition) unsaved(err error) {
 	}
 	p.saving.told = true
 	p.saving.due = p.now().Add(min(p.pace.save, 10*retryAfter))
-}
-
-// acknowledge takes everything up to a message off the consumer. A lost acknowledgement is made up for by the next.
-func (p *partition) acknowledge(m jetstream.Msg) {
-	if err := m.Ack(); err != nil {
-		p.log.Debug("not acknowledged", "error", err)
-		return
-	}
-	if m == p.reading.newest {
-		p.reading.acked = true
-	}
 }
 
 // saveNow saves the state and waits for it.
@@ -183,6 +178,9 @@ func (p *partition) stale() bool {
 
 // keep does what is due between two messages.
 func (p *partition) keep(ctx context.Context) error {
+	if err := p.swap(ctx); err != nil {
+		return err
+	}
 	if p.saving.running != nil {
 		select {
 		case done := <-p.saving.running:
@@ -193,9 +191,6 @@ func (p *partition) keep(ctx context.Context) error {
 		}
 	}
 	now := p.now()
-	if r := &p.reading; r.newest != nil && !r.acked && r.at <= p.saving.saved {
-		p.acknowledge(r.newest) // redelivered, of what is saved
-	}
 	stale := p.stale()
 	if !stale && p.saving.running == nil {
 		if now.Sub(p.saving.rested) >= restEvery && p.reading.through > p.saving.through {
@@ -245,7 +240,6 @@ func (p *partition) finish(ctx context.Context) error {
 	if err := p.publish(ctx); errors.Is(err, ErrFenced) {
 		return err
 	}
-	newest, at := p.reading.newest, p.reading.at
 	if p.stale() {
 		if err := p.saveNow(ctx); err != nil {
 			if errors.Is(err, ErrFenced) {
@@ -255,18 +249,16 @@ func (p *partition) finish(ctx context.Context) error {
 			return nil
 		}
 	}
-	switch {
-	case newest != nil && at == p.saving.saved:
-		if err := newest.DoubleAck(ctx); err != nil {
-			p.log.Debug("last acknowledgement got no answer", "error", err)
-		}
-	case p.saving.saved > 0: // the newest came from the stream itself, and there is no message to acknowledge it by
-		if err := broker.Rewind(ctx, p.js, p.number, p.saving.saved+1); err != nil {
+	if through := p.acknowledged(); through > 0 {
+		if err := broker.Acknowledge(ctx, p.js, p.number, through); err != nil {
 			p.log.Debug("the consumer stays where it is", "error", err)
 		}
 	}
 	return nil
 }
+
+// acknowledged is up to where nothing has to be judged again; the durable consumer shows it.
+func (p *partition) acknowledged() uint64 { return max(p.saving.saved, p.reading.past) }
 
 // keepBack saves what an idle moment brought before it is announced: it followed from the time, not from an event, and would not follow again in
 // the same way when the events are read again. When it cannot be saved for a while it is announced all the same.

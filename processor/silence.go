@@ -34,9 +34,11 @@ func (j *Judge) excuse(now time.Time, passed time.Duration) {
 // unanswered counts the answers of rules that stand and are none, because an expression failed.
 func (j *Judge) unanswered() (n int) {
 	count := func(a *answers) {
-		for i := range a.results {
-			if strings.HasPrefix(a.results[i].Missing, "evaluation") {
-				n++
+		for ; a != nil; a = a.shadow {
+			for i := range a.results {
+				if strings.HasPrefix(a.results[i].Missing, "evaluation") {
+					n++
+				}
 			}
 		}
 	}

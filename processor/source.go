@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"lowtide/event"
+	"lowtide/processor/incident"
 	"lowtide/rules/variable"
 )
 
@@ -154,8 +155,10 @@ func (j *Judge) tick(now time.Time, heard bool) {
 	if len(j.awaiting) > 0 {
 		j.reconsider(nil, now, false)
 	}
-	for _, f := range j.incidents.Abandon(now) {
-		j.emit(f)
+	for _, t := range []*incident.Tracker{j.incidents, j.shadows} {
+		for _, f := range t.Abandon(now) {
+			j.emit(f)
+		}
 	}
 }
 

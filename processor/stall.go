@@ -7,11 +7,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-
-	"lowtide/event"
 )
-
-const eventStream = event.StreamEvents
 
 // idle looks at the stream itself when nothing was delivered for a while. Either there is nothing, and the judge is told how late it is by the
 // newest message of whatever partition; or the consumer has stalled.
@@ -22,6 +18,15 @@ func (p *partition) idle(ctx context.Context) error {
 	}
 	if newest.last <= p.reading.through {
 		return nil
+	}
+	if r := &p.reading; r.queue != nil {
+		seen, waiting := p.feed.seen(r.queue)
+		if waiting || len(r.letters) > 0 {
+			return nil
+		}
+		if seen >= newest.last && r.whole > 0 {
+			return p.rest(ctx, newest) // nothing of this partition is among what others were given
+		}
 	}
 	look, cancel := context.WithTimeout(ctx, lookWait)
 	defer cancel()
@@ -35,6 +40,11 @@ func (p *partition) idle(ctx context.Context) error {
 		}
 		return nil
 	}
+	return p.rest(ctx, newest)
+}
+
+// rest takes note that nothing of the partition was there when the stream was last looked at.
+func (p *partition) rest(ctx context.Context, newest standing) error {
 	p.reading.through, p.reading.caught = newest.last, true
 	return p.tell(ctx, newest.at)
 }
@@ -61,21 +71,16 @@ func (p *partition) tell(ctx context.Context, now time.Time) error {
 	return p.publishAll(ctx)
 }
 
-// unstall helps itself to what the consumer does not deliver, and sets it going again: first by resetting it, then by making it anew.
+// unstall helps itself to what the consumer does not deliver, and has it made anew.
 func (p *partition) unstall(ctx context.Context, to uint64) error {
 	r := &p.reading
 	r.stalls++
-	r.stuck++
 	p.log.Warn("the consumer delivers nothing; reading from the stream itself", "stalls", r.stalls, "applied", p.applied, "newest", to)
-	if err := p.fill(ctx, to); err != nil {
-		return err
+	p.feed.renew()
+	found, err := p.fill(ctx, to)
+	if found {
+		r.gaps++
 	}
 	r.heard = p.now()
-	if r.stuck == 1 {
-		return p.rewind(ctx)
-	}
-	if err := p.js.DeleteConsumer(ctx, eventStream, r.consumer.CachedInfo().Name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
-		return fmt.Errorf("delete the stalled consumer: %w", err)
-	}
-	return p.open(ctx)
+	return err
 }

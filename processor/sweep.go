@@ -76,7 +76,7 @@ func (j *Judge) sweepSlots(h *host) {
 			delete(h.slots, s.key)
 			continue
 		}
-		for _, in := range slices.Clone(open) {
+		for _, in := range slices.Concat(open, j.shadows.Open(s.key)) {
 			rule := j.rules[in.Rule]
 			if rule != nil && len(growthSeries[in.Class]) == 0 {
 				j.idle(h, in, rule)
@@ -104,7 +104,7 @@ func (j *Judge) sweepCards(h *host) {
 		if h.blind > 0 {
 			continue // it may be there, and nobody can see it
 		}
-		for _, in := range slices.Clone(open) {
+		for _, in := range slices.Concat(open, j.shadows.Open(c.key)) {
 			if rule := j.rules[in.Rule]; rule != nil {
 				j.idle(h, in, rule)
 			}
@@ -127,7 +127,11 @@ func (j *Judge) conclude(at time.Time, in *incident.Incident, rule *rules.Rule, 
 			f.Summary, f.Evidence, f.CounterEvidence, f.Advice = last.Summary, last.Evidence, last.CounterEvidence, last.Advice
 		}
 	}
-	for _, f := range j.incidents.Observe(o) {
+	incidents := j.incidents
+	if rule.Shadow {
+		incidents = j.shadows
+	}
+	for _, f := range incidents.Observe(o) {
 		j.emit(f)
 	}
 }
@@ -136,7 +140,7 @@ func (j *Judge) conclude(at time.Time, in *incident.Incident, rule *rules.Rule, 
 func (j *Judge) forgetHost(h *host) {
 	silence := h.elapsed - h.spoke
 	for _, s := range h.sortedSensors() {
-		for _, in := range slices.Clone(j.incidents.Open(s.key)) {
+		for _, in := range slices.Concat(j.incidents.Open(s.key), j.shadows.Open(s.key)) {
 			if rule := j.rules[in.Rule]; rule != nil {
 				j.conclude(h.newest.Add(silence), in, rule, "nothing was heard of the host for "+counted(int(silence/time.Hour), "hour")+", and it is not watched any more")
 			}

@@ -53,9 +53,9 @@ func (w *watched) asked() (out []string) {
 	return out
 }
 
-// asksFor is what `ask` of a rule reads; nil where it has none, or is of a scope without a process.
+// asksFor is what `ask` of a rule reads; nil where it has none, is of a scope without a process, or only tried out: a snapshot costs the worker something.
 func asksFor(rule *rules.Rule) *variable.Set {
-	if reads := rule.AsksFor(); len(reads) > 0 && rule.Scope == "worker" {
+	if reads := rule.AsksFor(); len(reads) > 0 && rule.Scope == "worker" && !rule.Shadow {
 		set := variable.NewSet(reads...)
 		return &set
 	}

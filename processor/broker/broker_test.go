@@ -93,12 +93,12 @@ func TestDuplicateMessageIdIsDroppedAndAcknowledged(t *testing.T) {
 func TestRestartKeepsMessagesAndPositions(t *testing.T) {
 	dir := t.TempDir()
 	partition, _ := strconv.Atoi(partitionOf("lab", "h1"))
-	read := func(consumer jetstream.Consumer, err error, how ...jetstream.FetchOpt) string {
+	read := func(consumer jetstream.Consumer, err error) string {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
-		batch, err := consumer.Fetch(1, append(how, jetstream.FetchMaxWait(10*time.Second))...)
+		batch, err := consumer.Fetch(1, jetstream.FetchMaxWait(10*time.Second))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +114,7 @@ func TestRestartKeepsMessagesAndPositions(t *testing.T) {
 	judge := func(js jetstream.JetStream) string {
 		t.Helper()
 		consumer, err := JudgeConsumer(t.Context(), js, partition)
-		return read(consumer, err, jetstream.FetchPriorityGroup(GroupJudge))
+		return read(consumer, err)
 	}
 	first, js := begin(t, Options{StoreDir: dir})
 	for _, text := range []string{"one", "two"} {

@@ -16,30 +16,25 @@ import (
 // StoreLanes is how many consumers read the events for the store: one for each partition would mean many small inserts.
 const StoreLanes = 8
 
-// GroupJudge is the priority group in which one reader of a partition is pinned: every pull names it
-// (jetstream.FetchPriorityGroup). FetchNoWait cannot, so it is never served.
-const GroupJudge = "judge"
-
-// PinnedTTL is after how long without a pull another reader is served. Only a pull counts, not one that waits: keep FetchMaxWait below it.
-const PinnedTTL = 5 * time.Second
+// ReaderPrefix is what the names of the consumers by which processors read the events to judge begin with. They live as long as their processor.
+const ReaderPrefix = "judging-"
 
 const (
 	lanePartitions = event.PartitionCount / StoreLanes
 	codeUpdate     = jetstream.ErrorCode(10012) // a consumer cannot be updated to this
 )
 
-// JudgeConsumer returns the durable consumer that applies the events of one partition, from the oldest that nobody acknowledged. It serves
-// one reader at a time; whoever has been given the partition calls Unpin and Rewind first. One of an earlier version is updated, or
-// made anew where its acknowledgements end.
+// JudgeConsumer returns the durable consumer of one partition. Nobody pulls from it: its acknowledgements show, by Acknowledge, what is judged
+// and saved, and what is pending is not. Before, it was read from; then it had readers of which one was pinned, and is updated, or made
+// anew where its acknowledgements end.
 func JudgeConsumer(ctx context.Context, js jetstream.JetStream, partition int) (jetstream.Consumer, error) {
 	if partition < 0 || partition >= event.PartitionCount {
 		return nil, errors.New("consume partition " + strconv.Itoa(partition) + ": there are 0 to " + strconv.Itoa(event.PartitionCount-1))
 	}
 	ctx, cancel := context.WithTimeout(ctx, ensureLimit)
 	defer cancel()
-	config := eventConsumer(judgeName(partition))
-	config.FilterSubject = partitionSubjects(partition)
-	config.PriorityPolicy, config.PriorityGroups, config.PinnedTTL = jetstream.PriorityPolicyPinned, []string{GroupJudge}, PinnedTTL
+	config := eventConsumer(JudgeName(partition))
+	config.FilterSubject = PartitionSubjects(partition)
 	consumer, _, err := durable(ctx, js, config, nil)
 	return consumer, err
 }
@@ -57,7 +52,7 @@ func StoreConsumer(ctx context.Context, js jetstream.JetStream, lane int) (jetst
 	config := eventConsumer("store-lane-" + strconv.Itoa(lane))
 	first := lane * lanePartitions
 	for p := first; p < first+lanePartitions; p++ {
-		config.FilterSubjects = append(config.FilterSubjects, partitionSubjects(p))
+		config.FilterSubjects = append(config.FilterSubjects, PartitionSubjects(p))
 	}
 	consumer, stream, err := durable(ctx, js, config, func(stream jetstream.Stream) (uint64, error) { return storedBefore(ctx, stream, first) })
 	if err != nil {
@@ -72,29 +67,23 @@ func StoreConsumer(ctx context.Context, js jetstream.JetStream, lane int) (jetst
 	return consumer, nil
 }
 
-// Unpin lets the judge of a partition be another reader: the next that pulls. Without it a reader that died keeps its place for PinnedTTL. It
-// is no error when nobody is pinned.
-func Unpin(ctx context.Context, js jetstream.JetStream, partition int) error {
+// Acknowledge makes the consumer of a partition, which is made anew if it is gone, show that everything up to a sequence is judged and saved; that
+// may lie behind or before what it shows. Servers before 2.14 cannot do it.
+func Acknowledge(ctx context.Context, js jetstream.JetStream, partition int, sequence uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, ensureLimit)
 	defer cancel()
-	stream, err := js.Stream(ctx, event.StreamEvents)
-	if err == nil {
-		err = stream.UnpinConsumer(ctx, judgeName(partition), GroupJudge)
+	name := JudgeName(partition)
+	what := fmt.Sprintf("acknowledge up to %d by consumer %s", sequence, name)
+	_, err := js.Consumer(ctx, event.StreamEvents, name)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		_, err = JudgeConsumer(ctx, js, partition)
 	}
 	if err != nil {
-		return explain("unpin consumer "+judgeName(partition), err)
+		return explain(what, err)
 	}
-	return nil
-}
-
-// Rewind makes the consumer of a partition deliver from sequence on, which may lie behind or before where it stands: what was delivered
-// to a reader that died would otherwise come again only after two minutes. Acknowledgements of what was delivered before count no more.
-// Servers before 2.14 cannot do it.
-func Rewind(ctx context.Context, js jetstream.JetStream, partition int, sequence uint64) error {
-	ctx, cancel := context.WithTimeout(ctx, ensureLimit)
+	once, cancel := context.WithTimeout(ctx, askOnce) // one that was deleted meanwhile does not answer
 	defer cancel()
-	_, err := js.ResetConsumerToSequence(ctx, event.StreamEvents, judgeName(partition), sequence)
-	what := fmt.Sprintf("rewind consumer %s to %d", judgeName(partition), sequence)
+	_, err = js.ResetConsumerToSequence(once, event.StreamEvents, name, sequence+1)
 	if errors.Is(err, nats.ErrNoResponders) {
 		return &Failure{What: what + ": " + err.Error(), Remedy: "the NATS server must be 2.14 or newer, and have a leader for stream " + event.StreamEvents, Err: err}
 	}
@@ -104,9 +93,13 @@ func Rewind(ctx context.Context, js jetstream.JetStream, partition int, sequence
 	return nil
 }
 
-func judgeName(partition int) string         { return "judge-" + strconv.Itoa(partition) }
-func oldStoreName(partition int) string      { return "store-" + strconv.Itoa(partition) }
-func partitionSubjects(partition int) string { return "lowtide.p." + strconv.Itoa(partition) + ".>" }
+// JudgeName is the name of the durable consumer of a partition.
+func JudgeName(partition int) string { return "judge-" + strconv.Itoa(partition) }
+
+// PartitionSubjects are those of the events of a partition.
+func PartitionSubjects(partition int) string { return "lowtide.p." + strconv.Itoa(partition) + ".>" }
+
+func oldStoreName(partition int) string { return "store-" + strconv.Itoa(partition) }
 
 func eventConsumer(name string) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
@@ -183,7 +176,7 @@ func storedBefore(ctx context.Context, stream jetstream.Stream, first int) (uint
 			return 0, fmt.Errorf("read consumer %s: %w", oldStoreName(p), err)
 		}
 		// A silent partition's acknowledgements ended long ago, and nothing waits behind them.
-		next, err := stream.GetMsg(ctx, floor+1, jetstream.WithGetMsgSubject(partitionSubjects(p)))
+		next, err := stream.GetMsg(ctx, floor+1, jetstream.WithGetMsgSubject(PartitionSubjects(p)))
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			continue
 		}

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -46,134 +45,70 @@ func client(t *testing.T, s *Server) jetstream.JetStream {
 	return js
 }
 
-// pull fetches up to n messages as a judge does.
-func pull(t *testing.T, c jetstream.Consumer, n int, patience time.Duration) ([]uint64, jetstream.Msg, error) {
+// pull fetches up to n messages.
+func pull(t *testing.T, c jetstream.Consumer, n int, patience time.Duration) []uint64 {
 	t.Helper()
-	batch, err := c.Fetch(n, jetstream.FetchMaxWait(patience), jetstream.FetchPriorityGroup(GroupJudge))
+	batch, err := c.Fetch(n, jetstream.FetchMaxWait(patience))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var sequences []uint64
-	var last jetstream.Msg
 	for m := range batch.Messages() {
 		meta, err := m.Metadata()
 		if err != nil {
 			t.Fatal(err)
 		}
-		sequences, last = append(sequences, meta.Sequence.Stream), m
+		sequences = append(sequences, meta.Sequence.Stream)
 	}
-	return sequences, last, batch.Error()
+	if err := batch.Error(); err != nil {
+		t.Fatal(err)
+	}
+	return sequences
 }
 
-const soon, ample = 200 * time.Millisecond, 10 * time.Second
+const ample = 10 * time.Second
 
-func TestOneReaderOfAPartitionIsServedAtATime(t *testing.T) {
+// shows checks up to where a partition is acknowledged, and how many events are not.
+func shows(t *testing.T, js jetstream.JetStream, partition int, floor, pending uint64) {
+	t.Helper()
+	c, err := js.Consumer(t.Context(), event.StreamEvents, JudgeName(partition))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info := c.CachedInfo()
+	if info.AckFloor.Stream != floor || info.NumPending != pending || info.NumAckPending != 0 {
+		t.Errorf("acknowledged up to %d, %d pending and %d delivered, want %d, %d and 0", info.AckFloor.Stream, info.NumPending, info.NumAckPending, floor, pending)
+	}
+}
+
+// Nobody pulls; the acknowledgements go where they are told, forward and back, also when somebody else helped himself or the consumer is gone.
+func TestAcknowledgementsShowWhatIsSaved(t *testing.T) {
 	s, js := begin(t, Options{StoreDir: t.TempDir()})
-	one, err := JudgeConsumer(t.Context(), client(t, s), 3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	two, err := JudgeConsumer(t.Context(), js, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	publish(t, js, 3, 3)
-	if got, _, err := pull(t, one, 2, ample); !slices.Equal(got, []uint64{1, 2}) || err != nil {
-		t.Fatalf("the first that pulls got %v, %v", got, err)
-	}
-	publish(t, js, 3, 3)
-	if got, _, err := pull(t, two, 2, soon); got != nil || err != nil {
-		t.Fatalf("another got %v, %v while the first is pinned", got, err)
-	}
-	if got, _, err := pull(t, one, 1, ample); !slices.Equal(got, []uint64{3}) || err != nil {
-		t.Fatalf("the first then got %v, %v", got, err)
-	}
-	if err := Unpin(t.Context(), js, 3); err != nil {
-		t.Fatal(err)
-	}
-	if err := Unpin(t.Context(), js, 3); err != nil {
-		t.Fatalf("nobody is pinned: %v", err)
-	}
-	// What the first was given and did not acknowledge does not come by itself, only what is new.
-	if got, _, err := pull(t, two, 1, ample); !slices.Equal(got, []uint64{4}) || err != nil {
-		t.Fatalf("after unpinning the other got %v, %v", got, err)
-	}
-	if got, _, err := pull(t, one, 2, ample); got != nil || !errors.Is(err, jetstream.ErrPinIDMismatch) {
-		t.Fatalf("the former one got %v, %v", got, err)
-	}
-	if err := Rewind(t.Context(), js, 3, 2); err != nil {
-		t.Fatal(err)
-	}
-	got, last, err := pull(t, two, 3, ample)
-	if !slices.Equal(got, []uint64{2, 3, 4}) || err != nil {
-		t.Fatalf("after rewinding to 2 it got %v, %v", got, err)
-	}
-	if err := last.DoubleAck(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if info, err := two.Info(t.Context()); err != nil || info.AckFloor.Stream != 4 || info.NumAckPending != 0 {
-		t.Errorf("acknowledged %+v, %v", info, err)
-	}
-}
-
-// A reader that dies says nothing: its place is free when it has not pulled for a while, also for one whose pull already waits.
-func TestSilentReaderLosesItsPlace(t *testing.T) {
-	s, js := begin(t, Options{StoreDir: t.TempDir()})
-	dying := client(t, s)
-	one, err := JudgeConsumer(t.Context(), dying, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := one.CachedInfo().Config
-	if config.PinnedTTL != 5*time.Second {
-		t.Fatalf("pinned for %v", config.PinnedTTL)
-	}
-	config.PinnedTTL = time.Second // so that the test need not wait
-	two, err := js.UpdateConsumer(t.Context(), event.StreamEvents, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	publish(t, js, 3)
-	if got, _, err := pull(t, one, 1, ample); !slices.Equal(got, []uint64{1}) || err != nil {
-		t.Fatalf("got %v, %v", got, err)
-	}
-	dying.Conn().Close()
-	publish(t, js, 3)
-	start := time.Now()
-	got, _, err := pull(t, two, 1, ample)
-	if !slices.Equal(got, []uint64{2}) || err != nil {
-		t.Fatalf("the next got %v, %v", got, err)
-	}
-	if took := time.Since(start); took < 100*time.Millisecond || took > 5*time.Second {
-		t.Errorf("after %v, want about a second", took)
-	}
-}
-
-// Messages and Consume are pinned like Fetch, also when a pull lasts longer than the place: whoever is alone gets all.
-func TestMessagesArePinnedToo(t *testing.T) {
-	_, js := begin(t, Options{StoreDir: t.TempDir()})
 	c, err := JudgeConsumer(t.Context(), js, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
-	messages, err := c.Messages(jetstream.PullPriorityGroup(GroupJudge), jetstream.PullMaxMessages(10), jetstream.PullExpiry(2*time.Second))
-	if err != nil {
+	publish(t, js, 3, 3, 4, 3, 3)
+	for _, step := range []struct{ to, pending uint64 }{{2, 2}, {5, 0}, {1, 3}, {4, 1}} {
+		if err := Acknowledge(t.Context(), js, 3, step.to); err != nil {
+			t.Fatal(err)
+		}
+		shows(t, js, 3, step.to, step.pending)
+	}
+	if got := pull(t, c, 1, ample); !slices.Equal(got, []uint64{5}) {
+		t.Fatalf("somebody helps himself to %v", got)
+	}
+	if err := Acknowledge(t.Context(), js, 3, 1); err != nil {
 		t.Fatal(err)
 	}
-	defer messages.Stop()
-	for want := uint64(1); want <= 3; want++ {
-		publish(t, js, 3)
-		m, err := messages.Next(jetstream.NextMaxWait(ample))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if meta, err := m.Metadata(); err != nil || meta.Sequence.Stream != want {
-			t.Fatalf("got %+v, %v, want %d", meta, err, want)
-		}
-		if err := Unpin(t.Context(), js, 3); err != nil { // as if it had lapsed
-			t.Fatal(err)
-		}
+	shows(t, js, 3, 1, 3)
+	if err := js.DeleteConsumer(t.Context(), event.StreamEvents, JudgeName(3)); err != nil {
+		t.Fatal(err)
 	}
+	if err := Acknowledge(t.Context(), client(t, s), 3, 2); err != nil {
+		t.Fatal(err)
+	}
+	shows(t, js, 3, 2, 2)
 }
 
 // old makes a consumer as an earlier version did, and acknowledges up to a sequence of the stream.
@@ -287,10 +222,20 @@ func TestLaneOfStoredPartitionsBeginsWithWhatIsNew(t *testing.T) {
 
 func TestJudgeOfTheEarlierVersionGoesOn(t *testing.T) {
 	_, js := begin(t, Options{StoreDir: t.TempDir()})
-	publish(t, js, 3, 3, 3, 4, 4, 4)
+	publish(t, js, 3, 3, 3, 4, 4, 4, 5, 5, 5)
 	old(t, js, "judge-3", 3, jetstream.AckAllPolicy, 2)
 	old(t, js, "judge-4", 4, jetstream.AckExplicitPolicy, 5) // what cannot be updated in place
-	for partition, want := range map[int]uint64{3: 3, 4: 6} {
+	old(t, js, "judge-5", 5, jetstream.AckAllPolicy, 8)
+	c, err := js.Consumer(t.Context(), event.StreamEvents, "judge-5")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := c.CachedInfo().Config
+	config.PriorityPolicy, config.PriorityGroups, config.PinnedTTL = jetstream.PriorityPolicyPinned, []string{"judge"}, 5*time.Second
+	if _, err := js.UpdateConsumer(t.Context(), event.StreamEvents, config); err != nil {
+		t.Fatal(err)
+	}
+	for partition, want := range map[int]uint64{3: 3, 4: 6, 5: 9} {
 		for range 2 {
 			if _, err := JudgeConsumer(t.Context(), js, partition); err != nil {
 				t.Fatal(err)
@@ -300,11 +245,11 @@ func TestJudgeOfTheEarlierVersionGoesOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := c.CachedInfo().Config; got.PriorityPolicy != jetstream.PriorityPolicyPinned || got.AckPolicy != jetstream.AckAllPolicy {
+		if got := c.CachedInfo().Config; got.PriorityPolicy != jetstream.PriorityPolicyNone || got.AckPolicy != jetstream.AckAllPolicy {
 			t.Errorf("partition %d: %+v", partition, got)
 		}
-		if got, _, err := pull(t, c, 1, ample); !slices.Equal(got, []uint64{want}) || err != nil {
-			t.Errorf("partition %d goes on with %v, %v, want %d", partition, got, err, want)
+		if got := pull(t, c, 1, ample); !slices.Equal(got, []uint64{want}) {
+			t.Errorf("partition %d goes on with %v, want %d", partition, got, want)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 const (
 	publishedEvents   = "lowtide.event.*.*.*"
 	publishedFindings = "lowtide.finding.*"
+	publishedShadows  = "lowtide.shadow.*" // of rules that are tried out: the store reads them, the notifier does not
 	ensureLimit       = 30 * time.Second
 	ensureAll         = 90 * time.Second // a cluster that has just come up takes its time over each of a dozen streams
 )
@@ -82,7 +83,7 @@ func Ensure(ctx context.Context, js jetstream.JetStream, limits Limits) error {
 	if err := ensureStream(ctx, js, jetstream.StreamConfig{
 		Name:        event.StreamFindings,
 		Description: "Transitions of incidents",
-		Subjects:    []string{publishedFindings},
+		Subjects:    []string{publishedFindings, publishedShadows},
 		Retention:   jetstream.LimitsPolicy, Discard: jetstream.DiscardOld, Storage: jetstream.FileStorage, Compression: jetstream.S2Compression,
 		MaxBytes: limits.FindingBytes, MaxAge: limits.FindingAge, MaxMsgSize: MaxPayload, Duplicates: time.Hour, Replicas: limits.Replicas,
 	}); err != nil {

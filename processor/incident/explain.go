@@ -37,6 +37,9 @@ func precedence(class string) int {
 
 // explainer returns the open incident that explains a trouble: the first in time, then in the order of classes, then of its own key.
 func (t *Tracker) explainer(trouble *Incident, related []string) *Incident {
+	if t.apart {
+		return nil
+	}
 	var first *Incident
 	look := func(key string) {
 		for _, in := range t.open[key] {
@@ -62,6 +65,9 @@ func earlier(a, b *Incident) bool {
 // explained returns the open incidents that a new one explains: of its own key, and of those that are related to it. They come in
 // the order of classes, then of keys.
 func (t *Tracker) explained(cause *Incident) []*Incident {
+	if t.apart {
+		return nil
+	}
 	var out []*Incident
 	for _, all := range [][]*Incident{t.open[cause.Key], t.related[cause.Key]} {
 		for _, in := range all {

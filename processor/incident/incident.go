@@ -133,7 +133,7 @@ func (t *Tracker) tell(in *Incident, f *event.Finding, at time.Time) *event.Find
 	in.Transitions++
 	f.ID, f.Incident, f.Time = id(in.ID, strconv.Itoa(in.Transitions)), in.ID, at.UTC()
 	f.Class, f.State, f.Severity, f.Onset = in.Class, in.State, in.Severity, in.Onset.UTC()
-	f.MaskedRestarts, f.Group = in.Masked, in.Group
+	f.MaskedRestarts, f.Group, f.Shadow = in.Masked, in.Group, t.apart
 	f.Alike, f.AlikeSlots = 0, nil
 	if in.State != event.Resolved {
 		f.Alike, f.AlikeSlots = t.alike(in)

@@ -27,12 +27,12 @@ func (t *Tracker) State() State {
 	return s
 }
 
-// Restore replaces what the tracker holds. A second incident of the same key and class is left out.
+// Restore replaces what the tracker holds. A second incident of the same key and class, or shadow rule, is left out.
 func (t *Tracker) Restore(s State) {
 	fresh := NewTracker()
-	fresh.limit, fresh.refused, fresh.turn = t.limit, s.Refused, t.turn+1
+	fresh.limit, fresh.refused, fresh.turn, fresh.apart = t.limit, s.Refused, t.turn+1, t.apart
 	for _, one := range s.Incidents {
-		if fresh.find(one.Key, one.Class) != nil {
+		if fresh.find(one.Key, one.Class, one.Rule) != nil {
 			continue
 		}
 		in := one.clone()

@@ -39,11 +39,20 @@ type Tracker struct {
 	turn    uint64 // grows whenever an incident opens or ends
 	refused int
 	limit   int
+	apart   bool // of rules that are tried out
 }
 
 // NewTracker returns a tracker without incidents.
 func NewTracker() *Tracker {
 	return &Tracker{open: make(map[string][]*Incident), related: make(map[string][]*Incident), groups: make(map[alikeness][]string), turn: 1, limit: maxOpen}
+}
+
+// NewShadowTracker returns a tracker for rules that are tried out: each is by itself, whatever its class, since several of one class may be
+// compared. Nothing explains what they see, and they explain nothing; all that they tell is marked as shadow.
+func NewShadowTracker() *Tracker {
+	t := NewTracker()
+	t.apart = true
+	return t
 }
 
 // Open returns the open incidents of a key, in the order in which they opened. They belong to the tracker: read only.
@@ -57,7 +66,7 @@ func (t *Tracker) Refused() int { return t.refused }
 
 // Observe takes one observation and returns the transitions it causes, in their order; most cause none.
 func (t *Tracker) Observe(o Observation) []*event.Finding {
-	in := t.find(o.Key, o.Rule.Class)
+	in := t.find(o.Key, o.Rule.Class, o.Rule.ID)
 	if in == nil {
 		return t.begin(&o)
 	}
@@ -74,9 +83,9 @@ func (t *Tracker) Observe(o Observation) []*event.Finding {
 	return told
 }
 
-func (t *Tracker) find(key, class string) *Incident {
+func (t *Tracker) find(key, class, rule string) *Incident {
 	for _, in := range t.open[key] {
-		if in.Class == class {
+		if in.Class == class && (!t.apart || in.Rule == rule) {
 			return in
 		}
 	}
@@ -162,7 +171,11 @@ func (t *Tracker) begin(o *Observation) []*event.Finding {
 		return t.absorb(by, &trouble, o.Time)
 	}
 	in := &trouble
-	in.ID, in.Rule, in.State = id(o.Key, o.Rule.Class, o.Time.UTC().Format(time.RFC3339Nano)), o.Rule.ID, event.Suspected
+	name := []string{o.Key, o.Rule.Class, o.Time.UTC().Format(time.RFC3339Nano)}
+	if t.apart {
+		name = append(name, "shadow", o.Rule.ID)
+	}
+	in.ID, in.Rule, in.State = id(name...), o.Rule.ID, event.Suspected
 	in.Group, in.Release, in.LastTrue, in.Seen, in.Worker, in.Heard = o.Group, o.Release, o.Time, o.Time, o.Worker, o.Time
 	told, room := t.room(in, o.Time)
 	if !room {

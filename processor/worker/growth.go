@@ -72,6 +72,19 @@ func (w *Worker) Points() int {
 	return int(n)
 }
 
+// Curve returns the levels that the growth of a series is the slope of, oldest first; none where it was never read.
+func (w *Worker) Curve(series string) []Dot {
+	i := seriesIndex(series)
+	if i < 0 || w.leading(i) >= len(w.calls) {
+		return nil
+	}
+	matched, _ := w.Sample().Bool(pointIDs.matched)
+	if i == graphs && !matched {
+		return w.levels(i, w.leading(i), w.quiet.comparables(nil, w.warm(), false), false)
+	}
+	return w.levels(i, w.leading(i), w.points(nil), matched)
+}
+
 // Level returns the newest value of a series, and whether it was read.
 func (w *Worker) Level(series string) (float64, bool) {
 	i := seriesIndex(series)

@@ -112,21 +112,27 @@ func (w *Worker) seriesReport(series, card int, points []view, matched bool) (s 
 			s.HoursHigh, _ = w.sample.Number(ids[series].hoursHigh)
 		}
 	}
+	s.Points = w.levels(series, c, points, matched)
+	return s, true
+}
+
+// levels are what a column is judged by: at matched load, or at the quiet points.
+func (w *Worker) levels(series, c int, points []view, matched bool) (dots []Dot) {
 	if matched {
 		var seen sight
 		if w.match.levels(&seen, new(desk), series, c, len(w.level), w.warm()) {
 			for i, h := range seen.Hours {
-				s.Points = append(s.Points, Dot{At: seen.From.Add(time.Duration(h * float64(time.Hour))), Value: seen.Level[i]})
+				dots = append(dots, Dot{At: seen.From.Add(time.Duration(h * float64(time.Hour))), Value: seen.Level[i]})
 			}
 		}
-		return s, true
+		return dots
 	}
 	for _, p := range points {
 		if v := p.low(c); v == v {
-			s.Points = append(s.Points, Dot{At: p.at(), Value: v})
+			dots = append(dots, Dot{At: p.at(), Value: v})
 		}
 	}
-	return s, true
+	return dots
 }
 
 func (w *Worker) cardReports() (out []CardReport) {
