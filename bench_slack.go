@@ -56,7 +56,7 @@ func (s *benchSlack) hear(r *http.Request, post bool) int {
 	told := victim.FindAllString(r.PostForm.Get("blocks")+r.PostForm.Get("attachments")+r.PostForm.Get("text"), -1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if post {
+	if post && r.PostForm.Get("thread_ts") == "" { // a reply is no message of the channel
 		s.posts++
 	}
 	for _, host := range told {

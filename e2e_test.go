@@ -52,6 +52,10 @@ func newWorkspace(t *testing.T) (*workspace, string) {
 			_ = r.ParseForm()
 			w.mu.Lock()
 			defer w.mu.Unlock()
+			if r.PostForm.Get("thread_ts") != "" { // a reply is no message of the channel
+				fmt.Fprint(out, `{"ok":true,"channel":"C1","ts":"18.000001"}`)
+				return
+			}
 			w.posts = append(w.posts, r.PostForm)
 			fmt.Fprintf(out, `{"ok":true,"channel":"C1","ts":"17.%06d"}`, len(w.posts))
 		})

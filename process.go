@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,16 +16,17 @@ import (
 	"lowtide/notifier"
 	"lowtide/processor"
 	"lowtide/processor/broker"
-	"lowtide/rules"
 	"lowtide/sink"
 )
 
 // announcing are the flags of every command that tells people.
 type announcing struct {
-	SlackToken   string `name:"slack-token-file" type:"existingfile" placeholder:"FILE" help:"File with the Slack token; or LOWTIDE_SLACK_TOKEN."`
-	SlackChannel string `env:"LOWTIDE_SLACK_CHANNEL" placeholder:"ID" help:"Slack channel for incidents."`
-	Heartbeat    string `env:"LOWTIDE_HEARTBEAT" placeholder:"URL" help:"A dead man's switch: asked with POST once a minute while everything here works, so that somebody else notices when it does not. Or a file that holds the address."`
-	SlackURL     string `hidden:"" env:"LOWTIDE_SLACK_URL" placeholder:"URL" help:"Address of Slack's API, for tests; Slack's own when left out."`
+	SlackToken    string `name:"slack-token-file" type:"existingfile" placeholder:"FILE" help:"File with the Slack token; or LOWTIDE_SLACK_TOKEN."`
+	SlackAppToken string `name:"slack-app-token-file" type:"existingfile" placeholder:"FILE" help:"File with the app-level token (xapp-…) of the Slack app, which gives the cards buttons; or LOWTIDE_SLACK_APP_TOKEN."`
+	SlackChannel  string `env:"LOWTIDE_SLACK_CHANNEL" placeholder:"ID" help:"Slack channel for incidents."`
+	Notify        string `env:"LOWTIDE_NOTIFY" type:"existingfile" placeholder:"FILE" help:"Outputs and routes, as YAML: which incidents go to which Slack channel, webhook or Alertmanager."`
+	Heartbeat     string `env:"LOWTIDE_HEARTBEAT" placeholder:"URL" help:"A dead man's switch: asked with POST once a minute while everything here works, so that somebody else notices when it does not. Or a file that holds the address."`
+	SlackURL      string `hidden:"" env:"LOWTIDE_SLACK_URL" placeholder:"URL" help:"Address of Slack's API, for tests; Slack's own when left out."`
 }
 
 // heartbeat returns who tells somebody else that this process watches; nil where nobody is told.
@@ -39,19 +41,27 @@ func heartbeat(address string, checks exporter.Checks, log *slog.Logger) (*notif
 	return beat, nil
 }
 
-// notifier returns options that post to Slack where there is a token, else print.
-func (a announcing) notifier(log *slog.Logger) notifier.Options {
-	token := os.Getenv("LOWTIDE_SLACK_TOKEN")
+// notifier returns options that post to the outputs of --notify, else to Slack where there is a token, else print. The data folder is that of
+// an `up`, which the commands on a card need to name where it is not the usual one; empty for none.
+func (a announcing) notifier(log *slog.Logger, data string) notifier.Options {
+	o := notifier.Options{SlackToken: os.Getenv("LOWTIDE_SLACK_TOKEN"), SlackTokenFile: a.SlackToken, SlackChannel: a.SlackChannel, SlackURL: a.SlackURL,
+		SlackAppToken: os.Getenv("LOWTIDE_SLACK_APP_TOKEN"), SlackAppTokenFile: a.SlackAppToken, Notify: a.Notify, Out: os.Stdout, Log: log}
 	if a.SlackToken != "" {
-		token = "" // a flag comes before the environment
+		o.SlackToken = "" // a flag comes before the environment
 	}
-	return notifier.Options{SlackToken: token, SlackTokenFile: a.SlackToken, SlackChannel: a.SlackChannel, SlackURL: a.SlackURL, Out: os.Stdout, Log: log}
+	if a.SlackAppToken != "" {
+		o.SlackAppToken = ""
+	}
+	if data != "" && data != kong.ExpandPath("~/.local/share/lowtide") {
+		o.Hints.Flags = notifier.Flag("data", data)
+	}
+	return o
 }
 
 // ProcessCommand is `process`: the judge, the store and the cards of a fleet, over a broker and a ClickHouse of their own.
 type ProcessCommand struct {
 	NATS       string   `name:"nats" env:"LOWTIDE_NATS" default:"nats://127.0.0.1:4222" placeholder:"URL" help:"The NATS server with JetStream."`
-	Rules      []string `type:"existingfile" placeholder:"FILE" help:"Rule files over the built-in ones."`
+	Rules      []string `type:"path" env:"LOWTIDE_RULES" placeholder:"FILE" help:"Rule files, or folders of them, over the built-in rules and those of 'rules push'; watched, and loaded anew when they change."`
 	ClickHouse string   `name:"clickhouse" env:"LOWTIDE_CLICKHOUSE" placeholder:"HOST:PORT" help:"Where to store; left out, nothing is stored."`
 	Protocol   string   `enum:"http,native" default:"http" help:"How to speak to ClickHouse: http or native."`
 	User       string   `env:"LOWTIDE_CLICKHOUSE_USER" default:"lowtide" help:"ClickHouse user; the password comes from LOWTIDE_CLICKHOUSE_PASSWORD."`
@@ -73,10 +83,6 @@ func (c *ProcessCommand) Run(ctx context.Context) error {
 }
 
 func (c *ProcessCommand) start(ctx context.Context, all *parts, log *slog.Logger) error {
-	pack, err := rules.Load(c.Rules...)
-	if err != nil {
-		return err
-	}
 	if _, err := evidence(nil, c.evidence(), log); err != nil { // wrong usage, whether or not there is a broker
 		return err
 	}
@@ -106,7 +112,7 @@ func (c *ProcessCommand) start(ctx context.Context, all *parts, log *slog.Logger
 	if err != nil {
 		return err
 	}
-	gather, checks, err := watching{js: js, pack: pack, asker: asker, store: store, announce: c.notifier(log), beat: c.Heartbeat, name: c.Name, log: log}.start(ctx, all)
+	gather, checks, err := watching{js: js, rules: c.Rules, asker: asker, store: store, announce: c.notifier(log, ""), beat: c.Heartbeat, name: c.Name, log: log}.start(ctx, all)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@
 package notifier
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -26,7 +27,10 @@ type Card struct {
 
 	Title    string // verdict and confidence
 	Summary  string
-	Where    []Line // worker, model, release, host, pid, then why it ended, what hid it, where else it is: only what is known
+	People   []Line // what people did: who acknowledged it, until when it is silenced, what they think of it
+	Where    []Line // worker, model, release, pod, host, pid, then why it ended, what hid it, where else it is: only what is known
+	Workers  []Line // of a card that tells about several: slot → severity and state
+	Chart    Chart  // of the levels that growth was judged by; empty when there are none
 	Evidence []Line
 	Held     []string // the stacks that hold most, by a snapshot, at most three, and its file
 	Together []string // symptoms with their lag; seen beside the condition, not shown to follow from it
@@ -34,10 +38,17 @@ type Card struct {
 	Forecast string   // empty when no limit is known
 	Blind    []Line   // class that could not be assessed → the sensor that is missing
 	Advice   []string
+	Replicas string   // how many workers of the release do well
+	Runbook  string   // where the class is explained: an address, or a place in the documentation
 	Next     []string // commands to run next
+
+	Release      string // of what is told; for "until the next release"
+	Acknowledged bool   // and nothing worse was said since
 
 	FirstSeen time.Time // event time of the first finding
 	Changed   time.Time // event time of the latest finding
+
+	Finding *event.Finding // the latest, for media that programs read; it is no part of the Digest
 }
 
 // Line is a name and its value, both for people.
@@ -76,12 +87,14 @@ func Build(h History) Card {
 		Title:     title(latest),
 		Summary:   latest.Summary,
 		Where:     append(where(latest), life(latest)...),
+		Chart:     chartOf(evidence),
 		Evidence:  measures(evidence),
 		Held:      held(evidence),
 		Together:  together(evidence.Symptoms),
 		Against:   against(evidence.CounterEvidence),
 		Advice:    latest.Advice,
 		FirstSeen: h.First.Time, Changed: latest.Time,
+		Finding: latest,
 	}
 	if latest.State != event.Resolved {
 		c.Forecast = forecast(latest.HoursToLimit)
@@ -89,9 +102,87 @@ func Build(h History) Card {
 	for _, class := range slices.Sorted(maps.Keys(latest.NotAssessable)) {
 		c.Blind = append(c.Blind, Line{class, "needs " + latest.NotAssessable[class]})
 	}
-	c.Next = []string{fmt.Sprintf(`lowtide sql "SELECT time, state, severity, confidence, summary FROM findings WHERE incident = '%s' ORDER BY time"`,
-		quote(latest.Incident))}
+	if latest.State != event.Resolved {
+		c.Replicas = replicas(latest)
+	}
+	c.Release = release(latest)
+	c.Next = nextSteps(latest)
+	c.Runbook = Runbook(onCall, latest.Class)
 	return c
+}
+
+// onCall is the document that explains the classes where no other is named.
+const onCall = "docs/oncall.md"
+
+// Hints are what a card needs to know of where it is read.
+type Hints struct {
+	Runbooks string // address under which classes are explained, such as https://wiki.example/oncall; empty for the documentation of Lowtide
+	Flags    string // that commands need to find the store, such as --data /srv/lowtide; empty where the defaults do
+}
+
+// ready returns the card as it reads with these hints.
+func (c Card) ready(h Hints) Card {
+	if h.Runbooks != "" {
+		c.Runbook = Runbook(h.Runbooks, c.Class)
+	}
+	if h.Flags != "" {
+		c.Next = slices.Clone(c.Next)
+		for i := range c.Next {
+			c.Next[i] += " " + h.Flags
+		}
+	}
+	return c
+}
+
+// of returns the card as one of several workers.
+func (c Card) of(workers []Line, n int) Card {
+	if n < 2 {
+		return c
+	}
+	c.Workers = workers
+	if verdict, rest, found := strings.Cut(c.Title, " · "); found {
+		c.Title = fmt.Sprintf("%s on %d workers · %s", verdict, n, rest)
+	}
+	c.Where = slices.DeleteFunc(slices.Clone(c.Where), func(l Line) bool { return l.Name == "alike" })
+	return c
+}
+
+// standing returns the card with what people did.
+func (c Card) standing(f *event.Finding, stance Stance, covering []Silence) Card {
+	add := func(name, format string, values ...any) {
+		c.People = append(c.People, Line{name, fmt.Sprintf(format, values...)})
+	}
+	if a := stance.AcknowledgedFor(f); a != nil {
+		c.Acknowledged = true
+		add("acknowledged", "by %s at %s", a.By, clock(a.At))
+	} else if a := stance.Acknowledged; a != nil && f.State != event.Resolved {
+		add("acknowledged", "by %s at %s, before it became worse", a.By, clock(a.At))
+	}
+	if a := stance.ResolvedFor(f); a != nil && f.State != event.Resolved {
+		add("said to be over", "by %s at %s; it stays open until that is proven", a.By, clock(a.At))
+	}
+	for _, one := range covering[:min(len(covering), 1)] {
+		add("silenced", "%s", until(one))
+	}
+	const most = 5
+	for _, a := range stance.Feedback[max(0, len(stance.Feedback)-most):] {
+		add("feedback", "%s, says %s", strings.ReplaceAll(string(a.Kind), "_", " "), a.By)
+	}
+	for _, a := range stance.Notes[max(0, len(stance.Notes)-most):] {
+		add("note", "%s: %s", a.By, a.Note)
+	}
+	return c
+}
+
+// replicas says how many others do well, or that nobody knows.
+func replicas(f *event.Finding) string {
+	if r := f.Replicas; r != nil && r.Total > 0 {
+		return fmt.Sprintf("%d of %d replicas of this release that can be compared are healthy", r.Healthy, r.Total)
+	}
+	if f.Worker == nil {
+		return ""
+	}
+	return "healthy replicas of this release: not known"
 }
 
 // title is the verdict in one line: "retention confirmed · confidence 87 % · page". An incident that a restart hides says so there:
@@ -126,29 +217,24 @@ func life(f *event.Finding) []Line {
 	return lines
 }
 
-func where(f *event.Finding) []Line {
-	var lines []Line
+func where(f *event.Finding) (lines []Line) {
 	add := func(name, value string) {
 		if value != "" {
 			lines = append(lines, Line{name, value})
 		}
 	}
-	subject := f.Slot
-	if subject == "" {
-		subject = f.Subject.Key
+	name, key := cmp.Or(f.Subject.Kind, "subject"), f.Subject.Key
+	switch {
+	case f.Slot != "" && (name == "worker" || name == "instance" || name == "subject"):
+		key = f.Slot // of a worker that is started again tomorrow
+	case f.Slot != "":
+		defer func() { lines = slices.Insert(lines, 1, Line{"worker", f.Slot}) }()
 	}
-	name := f.Subject.Kind
-	if name == "" {
-		name = "subject"
-	}
-	add(name, subject)
-	release := f.Release
+	add(name, key)
 	if w := f.Worker; w != nil {
 		add("model", w.Model)
-		if release == "" {
-			release = w.Release
-		}
-		add("release", release)
+		add("release", release(f))
+		add("pod", w.Pod)
 		add("host", hostOf(f))
 		if w.Pid != 0 {
 			add("pid", strconv.FormatInt(w.Pid, 10))
@@ -158,9 +244,11 @@ func where(f *event.Finding) []Line {
 			add("rank", strconv.FormatInt(*w.Rank, 10))
 		}
 		add("engine", strings.TrimSpace(w.Engine+" "+f.EngineVersion))
-		add("gpu", strings.Join(w.GpuUuids, ", "))
+		if name != "gpu" {
+			add("gpu", strings.Join(w.GpuUuids, ", "))
+		}
 	} else {
-		add("release", release)
+		add("release", f.Release)
 		add("host", hostOf(f))
 		add("engine", f.EngineVersion)
 	}
@@ -168,6 +256,9 @@ func where(f *event.Finding) []Line {
 	add("alloc conf", f.AllocConf)
 	return lines
 }
+
+// release is what runs there; empty when unknown.
+func release(f *event.Finding) string { return cmp.Or(f.Release, f.Worker.GetRelease()) }
 
 // hostOf reads the host from the labels, or from a key, all of which begin with cluster/host.
 func hostOf(f *event.Finding) string {
@@ -190,18 +281,26 @@ func measures(f *event.Finding) []Line {
 			event.FormatQuantity(g.Value, unit), event.FormatQuantity(g.Low, unit), event.FormatQuantity(g.High, unit))})
 	}
 	for _, m := range f.Evidence {
+		if f.Growth != nil && strings.HasSuffix(m.Name, ".growth") && m.Value == f.Growth.Value {
+			continue // it stands above, with its bounds
+		}
 		lines = append(lines, Line{m.Name, event.FormatQuantity(m.Value, m.Unit)})
 	}
-	if m := f.PerRequest; m != nil {
+	if m := f.PerRequest; m != nil && !evident(f, ".per_request") {
 		lines = append(lines, Line{"per request", event.FormatQuantity(m.Value, m.Unit)})
 	}
-	if m := f.PerAbort; m != nil {
+	if m := f.PerAbort; m != nil && !evident(f, ".per_abort") {
 		lines = append(lines, Line{"per abort", event.FormatQuantity(m.Value, m.Unit)})
 	}
 	if !f.Onset.IsZero() {
 		lines = append(lines, Line{"onset", clock(f.Onset)})
 	}
 	return lines
+}
+
+// evident says that a measure of that name is a part of the evidence.
+func evident(f *event.Finding, suffix string) bool {
+	return slices.ContainsFunc(f.Evidence, func(m event.Measure) bool { return strings.HasSuffix(m.Name, suffix) })
 }
 
 // held are the stacks that a snapshot names, short: size, line, growth.
@@ -293,7 +392,7 @@ func quote(text string) string {
 
 // Digest is the same for two cards that read the same but for the time of their latest finding.
 func (c Card) Digest() string {
-	c.Changed = time.Time{}
+	c.Changed, c.Finding = time.Time{}, nil
 	sum := sha256.Sum256(fmt.Appendf(nil, "%#v", c))
 	return hex.EncodeToString(sum[:12])
 }

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -33,7 +34,11 @@ func leak() *event.Finding {
 			{Name: "kv.quiet", Value: 0, Unit: "ratio"}},
 		CounterEvidence: []event.CounterEvidence{{Name: "kv", State: event.RuledOut, Text: "KV usage is 0 when quiet"},
 			{Name: "adapters", State: event.Present, Text: "one adapter was loaded"}, {Name: "graphs", State: event.NotAssessable}},
-		Growth:       &event.Growth{Value: 2 << 30, Low: 1.5 * (1 << 30), High: 2.5 * (1 << 30), Unit: "bytes"},
+		Growth: &event.Growth{Value: 2 << 30, Low: 1.5 * (1 << 30), High: 2.5 * (1 << 30), Unit: "bytes"},
+		Series: "live",
+		Points: []event.Point{{Time: noon.Add(-3 * time.Hour), Value: 42 << 30}, {Time: noon.Add(-2 * time.Hour), Value: 44 << 30},
+			{Time: noon.Add(-time.Hour), Value: 46 << 30}, {Time: noon, Value: 48 << 30}},
+		Replicas:     &event.Replicas{Healthy: 3, Total: 4},
 		PerAbort:     &event.Measure{Value: 3 << 20, Unit: "bytes/abort"},
 		HoursToLimit: &event.Interval{Low: 6.5, High: 11},
 		Onset:        noon.Add(-3 * time.Hour), EngineVersion: "0.11.0", TorchVersion: "2.9.0",
@@ -69,6 +74,14 @@ func over() *event.Finding {
 		Resolution: "5 quiet points over 3.2 h, growth at most 1.1 MiB/h, in release r42 (it began in r41)"}
 }
 
+// full is a channel that takes all that a card has.
+var full = dress{chart: true, buttons: true}
+
+// sceneOf is what a desk sees of a history that nobody has said anything about.
+func sceneOf(h History) scene {
+	return (&desk{o: Options{Now: time.Now}}).look(&record{history: h})
+}
+
 func history(findings ...*event.Finding) (h History) {
 	for _, f := range findings {
 		h = h.Add(f)
@@ -102,7 +115,7 @@ func TestCardGolden(t *testing.T) {
 	} {
 		card := Build(h)
 		golden(t, name+".txt", renderText(card, "", false))
-		text, err := json.MarshalIndent(slack.Blocks{BlockSet: blocks(card)}, "", "  ")
+		text, err := json.MarshalIndent(slack.Blocks{BlockSet: blocks(card, full)}, "", "  ")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,8 +131,9 @@ func TestCardSays(t *testing.T) {
 	text := renderText(card, "", false)
 	// 13,800 s are 3 h 50 min; 48 GiB and 2 GiB/h as given; 6.5 to 11 h as given.
 	for _, want := range []string{"3 h 50 min after the onset", "48 GiB", "2 GiB/h (95 %: 1.5 GiB/h to 2.5 GiB/h)", "3 MiB/abort", "ruled out: KV usage",
-		"present: one adapter", "not assessable", "needs snapshot", "6.5 h to 11 h", "Risk indicator", "gpu-07", "4242", "llama-70b", "r41",
-		"first seen 2026-11-03 12:00:00 UTC", `lowtide sql "SELECT`} {
+		"present: one adapter", "not assessable", "Live GPU memory when quiet", "42 GiB ▁▃▆█ 48 GiB",
+		"3 of 4 replicas of this release that can be compared are healthy", "needs snapshot", "6.5 h to 11 h", "Risk indicator", "gpu-07", "4242", "llama-70b", "r41",
+		"first seen 2026-11-03 12:00:00 UTC", "lowtide investigate incident --incident inc-7f3a"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("card lacks %q", want)
 		}
@@ -173,9 +187,22 @@ func TestCardUnknownIsAbsent(t *testing.T) {
 func TestCommandIsSafeInAShell(t *testing.T) {
 	f := leak()
 	f.Incident = "a'; DROP TABLE x; --\"$(id)`id`\\"
-	command := Build(history(f)).Next[0]
-	if want := `WHERE incident = 'a_; DROP TABLE x; --__(id)_id__' ORDER`; !strings.Contains(command, want) {
-		t.Errorf("command %s, want %s in it", command, want)
+	f.Slot = "prod/gpu 7/$(reboot)/0/1\u202e"
+	for _, command := range Build(history(f)).Next {
+		run := exec.Command("sh", "-c", "set -f; printf '%s\\n' "+command)
+		out, err := run.Output()
+		if err != nil {
+			t.Fatalf("%s: %v", command, err)
+		}
+		words := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+		for _, word := range words[1:] {
+			switch {
+			case strings.HasPrefix(word, "--") || !strings.ContainsAny(word, " '$`;"):
+			case word == `a_; DROP TABLE x; --"$(id)`+"`id`"+`\` || word == "prod/gpu 7/$(reboot)/0/1_":
+			default:
+				t.Errorf("%s has the word %s", command, word)
+			}
+		}
 	}
 }
 
@@ -194,7 +221,7 @@ func TestBlocksStayWithinLimits(t *testing.T) {
 		f.Symptoms = append(f.Symptoms, event.Symptom{Name: "oom", Time: noon, LagSeconds: 1, Text: strings.Repeat("&", 5000)})
 	}
 	f.Summary, f.Class = strings.Repeat("ä", 20000), strings.Repeat("class", 100)
-	list := blocks(Build(history(f)))
+	list := blocks(Build(history(f)), full)
 	text, err := json.Marshal(slack.Blocks{BlockSet: list})
 	if err != nil {
 		t.Fatal(err)
@@ -253,7 +280,7 @@ func TestDecide(t *testing.T) {
 	for name, c := range map[string]struct {
 		d    Delivery
 		h    History
-		want Action
+		want Step
 	}{
 		"empty":             {Delivery{}, History{}, Nothing},
 		"first":             {Delivery{}, history(leak()), Post},
@@ -269,11 +296,7 @@ func TestDecide(t *testing.T) {
 		"resolved":          {was, history(leak(), over()), Update},
 		"found after crash": {Delivery{Status: told}, history(leak()), Update},
 	} {
-		var card Card
-		if c.h.Latest != nil {
-			card = Build(c.h)
-		}
-		if got, why := Decide(c.d, c.h, card); got != c.want || why == "" {
+		if got, why := decide(c.d, sceneOf(c.h), terms{wanted: true}); got != c.want || why == "" {
 			t.Errorf("%s: %d (%s), want %d", name, got, why, c.want)
 		}
 	}
@@ -294,7 +317,7 @@ func FuzzDecodeRecord(f *testing.F) {
 		}
 		card := Build(r.history)
 		renderText(card, "", false)
-		if list := blocks(card); len(list) > 50 {
+		if list := blocks(card, full); len(list) > 50 {
 			t.Errorf("%d blocks", len(list))
 		}
 	})
@@ -317,7 +340,7 @@ func TestCardNamesTheHolders(t *testing.T) {
 	if text := renderText(card, "", false); !strings.Contains(text, "340 MiB more") {
 		t.Error(text)
 	}
-	text, err := json.Marshal(blocks(card))
+	text, err := json.Marshal(blocks(card, full))
 	if err != nil || !strings.Contains(string(text), "worker.py:153 serve") {
 		t.Errorf("%s (%v)", text, err)
 	}

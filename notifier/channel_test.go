@@ -18,6 +18,7 @@ import (
 	"github.com/slack-go/slack/slacktest"
 
 	"lowtide/event"
+	store "lowtide/processor/broker"
 )
 
 const secret = "xoxb-1-very+secret/token"
@@ -27,6 +28,8 @@ type channel struct {
 	mu       sync.Mutex
 	messages map[string]url.Values // ts → latest form
 	posts    int
+	replies  []url.Values                                  // of threads, in their order
+	private  []url.Values                                  // that one person sees
 	answer   func(call string, w http.ResponseWriter) bool // true: it answered instead of the channel
 	calls    chan string                                   // name of each call, after it was answered
 	url      string
@@ -57,6 +60,20 @@ func newChannel(t *testing.T) *channel {
 			c.messages[form.Get("ts")] = form
 			return map[string]any{"ok": true, "channel": form.Get("channel"), "ts": form.Get("ts")}
 		}))
+		s.Handle(handle("chat.postEphemeral", func(form url.Values) any {
+			c.private = append(c.private, form)
+			return map[string]any{"ok": true, "message_ts": "1.1"}
+		}))
+		s.Handle(handle("conversations.replies", func(form url.Values) any {
+			var list []any
+			for i, m := range c.replies {
+				if m.Get("thread_ts") == form.Get("ts") {
+					list = append(list, map[string]any{"type": "message", "ts": fmt.Sprintf("18.%06d", i), "metadata": json.RawMessage(m.Get("metadata"))})
+				}
+			}
+			return map[string]any{"ok": true, "messages": list}
+		}))
+		s.Handle(handle("apps.connections.open", func(url.Values) any { return map[string]any{"ok": false, "error": "not_allowed"} }))
 		s.Handle(handle("conversations.history", func(form url.Values) any {
 			var list []any
 			for ts, m := range c.messages {
@@ -72,6 +89,10 @@ func newChannel(t *testing.T) *channel {
 }
 
 func (c *channel) post(form url.Values) any {
+	if form.Get("thread_ts") != "" {
+		c.replies = append(c.replies, form)
+		return map[string]any{"ok": true, "channel": form.Get("channel"), "ts": fmt.Sprintf("18.%06d", len(c.replies))}
+	}
 	c.posts++
 	ts := fmt.Sprintf("17.%06d", c.posts)
 	c.messages[ts] = form
@@ -107,18 +128,29 @@ func (c *channel) only(t *testing.T) url.Values {
 	return nil
 }
 
+// said are the replies of all threads.
+func (c *channel) said() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var texts []string
+	for _, m := range c.replies {
+		texts = append(texts, m.Get("text"))
+	}
+	return texts
+}
+
 func (c *channel) say(answer func(call string, w http.ResponseWriter) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.answer = answer
 }
 
-type broker struct {
+type bus struct {
 	js jetstream.JetStream
 	kv jetstream.KeyValue
 }
 
-func newBroker(t *testing.T) *broker {
+func newBroker(t *testing.T) *bus {
 	s, err := server.NewServer(&server.Options{ServerName: "test", DontListen: true, JetStream: true, StoreDir: t.TempDir(), NoSigs: true})
 	if err != nil {
 		t.Fatal(err)
@@ -137,17 +169,22 @@ func newBroker(t *testing.T) *broker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &broker{js: js}
+	b := &bus{js: js}
 	if _, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: event.StreamFindings, Subjects: []string{"lowtide.finding.>"}}); err != nil {
 		t.Fatal(err)
 	}
 	if b.kv, err = js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: Bucket}); err != nil {
 		t.Fatal(err)
 	}
+	for _, bucket := range []string{store.BucketActions, store.BucketSilences} {
+		if _, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: bucket}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return b
 }
 
-func (b *broker) publish(t *testing.T, findings ...*event.Finding) {
+func (b *bus) publish(t *testing.T, findings ...*event.Finding) {
 	t.Helper()
 	for _, f := range findings {
 		text, err := event.MarshalFinding(f)
@@ -161,7 +198,7 @@ func (b *broker) publish(t *testing.T, findings ...*event.Finding) {
 }
 
 // awaitRecord waits until the record of the incident satisfies want.
-func (b *broker) awaitRecord(t *testing.T, want func(Delivery) bool) {
+func (b *bus) awaitRecord(t *testing.T, want func(Delivery) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -194,12 +231,12 @@ func toldOf(finding string) func(Delivery) bool {
 }
 
 // start runs the notifier; the returned function stops it and waits for it.
-func start(t *testing.T, b *broker, c *channel, log *bytes.Buffer) (stop func()) {
+func start(t *testing.T, b *bus, c *channel, log *bytes.Buffer) (stop func()) {
 	t.Helper()
 	return startWith(t, b, c, log, nil)
 }
 
-func startWith(t *testing.T, b *broker, c *channel, log *bytes.Buffer, gauge *Gauge) (stop func()) {
+func startWith(t *testing.T, b *bus, c *channel, log *bytes.Buffer, gauge *Gauge) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

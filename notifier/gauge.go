@@ -19,6 +19,7 @@ type Gauge struct {
 	told    map[[2]string]float64
 	failed  map[string]float64
 	broken  map[string]string // sender → its last error, until it works again
+	listens map[string]bool   // sender → whether it hears buttons
 }
 
 var (
@@ -26,7 +27,8 @@ var (
 	waitingMetric = prometheus.NewDesc("lowtide_notifier_waiting_incidents", "Incidents of which somebody has still to be told.", nil, nil)
 	oldestMetric  = prometheus.NewDesc("lowtide_notifier_oldest_seconds", "How long the first of the incidents waits of which somebody has still to be told.", nil, nil)
 	pausedMetric  = prometheus.NewDesc("lowtide_notifier_paused_seconds", "How long a medium asked to wait with the next call, from now (Retry-After).", nil, nil)
-	toldMetric    = prometheus.NewDesc("lowtide_notifier_told_total", "Messages that a medium took, by what was done: post or update.", []string{"sender", "action"}, nil)
+	toldMetric    = prometheus.NewDesc("lowtide_notifier_told_total", "Messages that a medium took, by what was done: post, update, reply or remind.", []string{"sender", "action"}, nil)
+	listenMetric  = prometheus.NewDesc("lowtide_notifier_listening", "1 while the buttons of the cards are heard, over Socket Mode.", []string{"sender"}, nil)
 	failedMetric  = prometheus.NewDesc("lowtide_notifier_failures_total", "Calls that a medium did not take, rate limits included.", []string{"sender"}, nil)
 )
 
@@ -36,7 +38,7 @@ func (g *Gauge) start(running bool) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.running, g.waiting, g.oldest, g.paused, g.broken = running, 0, time.Time{}, time.Time{}, nil
+	g.running, g.waiting, g.oldest, g.paused, g.broken, g.listens = running, 0, time.Time{}, time.Time{}, nil, nil
 }
 
 // see takes what waits on the desk now.
@@ -54,7 +56,20 @@ func (g *Gauge) see(d *desk) {
 	}
 }
 
-func (g *Gauge) tell(sender string, action Action) {
+// listen notes whether the buttons of a sender are heard.
+func (g *Gauge) listen(sender string, hears bool) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.listens == nil {
+		g.listens = map[string]bool{}
+	}
+	g.listens[sender] = hears
+}
+
+func (g *Gauge) tell(sender string, step Step) {
 	if g == nil {
 		return
 	}
@@ -63,11 +78,7 @@ func (g *Gauge) tell(sender string, action Action) {
 	if g.told == nil {
 		g.told = map[[2]string]float64{}
 	}
-	word := "update"
-	if action == Post {
-		word = "post"
-	}
-	g.told[[2]string{sender, word}]++
+	g.told[[2]string{sender, step.String()}]++
 	delete(g.broken, sender)
 }
 
@@ -105,7 +116,7 @@ func (g *Gauge) Well() error {
 
 // Describe implements prometheus.Collector.
 func (g *Gauge) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{runningMetric, waitingMetric, oldestMetric, pausedMetric, toldMetric, failedMetric} {
+	for _, d := range []*prometheus.Desc{runningMetric, waitingMetric, oldestMetric, pausedMetric, toldMetric, failedMetric, listenMetric} {
 		out <- d
 	}
 }
@@ -129,6 +140,13 @@ func (g *Gauge) Collect(out chan<- prometheus.Metric) {
 	gauge(pausedMetric, max(0, g.paused.Sub(now).Seconds()))
 	for key, n := range g.told {
 		out <- prometheus.MustNewConstMetric(toldMetric, prometheus.CounterValue, n, key[0], key[1])
+	}
+	for sender, hears := range g.listens {
+		value := 0.0
+		if hears {
+			value = 1
+		}
+		out <- prometheus.MustNewConstMetric(listenMetric, prometheus.GaugeValue, value, sender)
 	}
 	for sender, n := range g.failed {
 		out <- prometheus.MustNewConstMetric(failedMetric, prometheus.CounterValue, n, sender)

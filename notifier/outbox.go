@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	json "github.com/go-json-experiment/json"
@@ -36,75 +37,144 @@ type Delivery struct {
 	Level   string    `json:"severity,omitempty"`
 	Digest  string    `json:"digest,omitempty"`
 	Receipt Receipt   `json:"receipt,omitzero"`
+
+	Told     time.Time `json:"told,omitzero"`     // wall clock of the newest post or update
+	Said     Situation `json:"said,omitzero"`     // what the thread knows
+	Saying   *saying   `json:"saying,omitempty"`  // a reply that was begun: found after a restart, the thread is asked whether it has it
+	Paged    time.Time `json:"paged,omitzero"`    // wall clock since when the message is that of a page
+	Reminded time.Time `json:"reminded,omitzero"` // wall clock of the newest reminder
 }
 
-// Action is what to do about an incident on one medium.
-type Action uint8
+// saying is a reply on its way.
+type saying struct {
+	Key    string    `json:"key"`
+	Since  time.Time `json:"since"`
+	Says   Situation `json:"says"`
+	Remind bool      `json:"remind,omitempty"`
+}
 
-// The actions.
+// Step is what to do next about an incident on one medium.
+type Step uint8
+
+// The steps.
 const (
-	Nothing Action = iota
+	Nothing Step = iota
 	Post
 	Update
 	Recover // ask the medium whether the message exists, then post or update
+	Say     // answer in the thread: the state changed
+	Remind  // answer in the thread: nobody has acknowledged it yet
+	Listen  // ask the thread whether it has the reply that was begun
 )
 
-// Decide compares what was last told with what is known now. It does no I/O; the reason is for logs and tests.
-func Decide(d Delivery, h History, card Card) (Action, string) {
+func (s Step) String() string {
+	return [...]string{"nothing", "post", "update", "recover", "reply", "remind", "listen"}[s]
+}
+
+// scene is what is known of a record at one moment: the card it makes, and what stands beside the findings.
+type scene struct {
+	face    *event.Finding // the finding that the card tells; nil when nothing is known yet
+	open    bool           // somebody was, or has to be, told of more than an end
+	loud    bool           // it is more than information
+	hushed  bool           // it was silenced before anybody was told
+	told    bool           // somebody was told
+	version string         // the same for the same findings, members and people's words
+	card    Card
+	now     Situation
+}
+
+// terms are what one medium allows, and what its routes ask of it.
+type terms struct {
+	wanted bool          // a route leads here
+	thread bool          // it has threads
+	fixed  bool          // what was sent cannot be edited: only another state or severity is worth another message
+	remind time.Duration // after which an unacknowledged page is told again; zero for never
+	forget time.Duration // after which the medium forgets an open incident that it is not told again; zero for never
+	at     time.Time
+}
+
+// decide compares what was last told with what is known now. It does no I/O; the reason is for logs and tests.
+func decide(d Delivery, s scene, t terms) (Step, string) {
 	switch {
-	case h.Latest == nil:
+	case s.face == nil:
 		return Nothing, "nothing is known yet"
 	case d.Status == posting:
 		// The last run stopped between sending and noting it. Posting again could tell people twice.
 		return Recover, "it is unknown whether the message was sent"
-	case d.Status == untold && h.Case == nil:
+	case d.Status == untold && !t.wanted:
+		return Nothing, "no route leads there"
+	case d.Status == untold && !s.open:
 		// Only the end was seen: telling people that something ended which they never heard of helps nobody.
 		return Nothing, "resolved and never told"
-	case d.Status == untold && h.Case.Severity == event.Info:
+	case d.Status == untold && !s.loud:
 		return Nothing, "severity info is not announced"
+	case d.Status == untold && s.now.Silenced != "":
+		return Nothing, "it is silenced"
+	case d.Status == untold && s.hushed && s.face.State == event.Resolved:
+		return Nothing, "it began and ended in silence"
+	case d.Status == untold && s.told && s.face.State == event.Resolved:
+		return Nothing, "it is over, and others were told"
 	case d.Status == untold:
 		// Also when it has been resolved meanwhile: while the medium was away, something happened that people should know.
 		return Post, "first news of the incident"
-	case d.Finding == h.Latest.ID:
-		return Nothing, "this finding was told"
-	case d.State == "":
-		return Update, "the message was found again and what it says is unknown"
-	case d.State != h.Latest.State:
-		return Update, "state changed from " + d.State + " to " + h.Latest.State
-	case d.Level != h.Latest.Severity:
-		return Update, "severity changed from " + d.Level + " to " + h.Latest.Severity
-	case d.Digest == card.Digest():
-		// A judgement repeated with the same words. An edit mark on the message would only make people read it again.
+	case d.Saying != nil:
+		return Listen, "it is unknown whether the thread has the reply"
+	}
+	if why := outdated(d, s, t); why != "" {
+		return Update, why
+	}
+	if at, ok := refresh(d, s, t.forget); ok && !t.at.Before(at) {
+		return Update, "the medium forgets what it is not told again"
+	}
+	if !t.thread || d.Said.State == "" { // of a notifier that had no threads: what it has told is no news
 		return Nothing, "the card reads the same"
 	}
-	return Update, "the evidence changed"
+	if len(tidings(d.Said, s.now)) > 0 {
+		return Say, "the state changed"
+	}
+	if at, ok := reminder(d, s, t.remind); ok && !t.at.Before(at) {
+		return Remind, "nobody has acknowledged it"
+	}
+	return Nothing, "the card reads the same"
+}
+
+// outdated says why the message no longer says what is known; empty when it does.
+func outdated(d Delivery, s scene, t terms) string {
+	switch {
+	case d.Finding == s.version:
+		return ""
+	case d.State == "":
+		return "the message was found again and what it says is unknown"
+	case d.State != s.card.State:
+		return "state changed from " + d.State + " to " + s.card.State
+	case d.Level != s.card.Severity:
+		return "severity changed from " + d.Level + " to " + s.card.Severity
+	case t.fixed, d.Digest == s.card.Digest():
+		// A judgement repeated with the same words. An edit mark on the message would only make people read it again.
+		return ""
+	}
+	return "the evidence changed"
 }
 
 // record is the outbox's entry of one incident. It is the notifier's whole memory: a finding is acknowledged once it is in here.
 type record struct {
 	history    History
 	deliveries map[string]Delivery
-	storm      string            // the digest that tells about it instead of a message of its own
-	members    map[string]member // of a digest, by incident
-	joined     time.Time         // of a digest: wall clock at which the newest member came
+	storm      string            // the incident, or the digest, whose message tells about it instead of one of its own
+	members    map[string]member // of a digest, or of the first of alike incidents: what its message tells about, by incident
+	joined     time.Time         // wall clock at which the newest member came
+	outputs    []string          // of a digest: where its incidents were to be told
+	hushed     bool              // it was silenced when it was first heard of
 	revision   uint64
 }
 
-// card is what the record has to tell.
-func (r *record) card() Card {
-	if r.members != nil {
-		return stormCard(r)
-	}
-	return Build(r.history)
+// digest says that the record is no incident but tells about a storm of them.
+func (r *record) digest() bool {
+	return r.history.Latest != nil && r.history.Latest.Class == stormClass && r.members != nil
 }
 
-// decide says what is to be done about the record on one medium.
-func (r *record) decide(sender string, card Card) (Action, string) {
-	if r.storm != "" {
-		return Nothing, "the digest " + r.storm + " tells about it"
-	}
-	return Decide(r.deliveries[sender], r.history, card)
-}
+// routed is where the incidents of a digest were to be told.
+func (r *record) routed() string { return strings.Join(r.outputs, ",") }
 
 // stored is the form of a record in the bucket; findings keep their own JSON form.
 type stored struct {
@@ -116,13 +186,15 @@ type stored struct {
 	Storm      string              `json:"storm,omitempty"`
 	Members    map[string]member   `json:"members,omitempty"`
 	Joined     time.Time           `json:"joined,omitzero"`
+	Outputs    []string            `json:"outputs,omitempty"`
+	Hushed     bool                `json:"hushed,omitzero"`
 }
 
 // maxRecord bounds what is read from the bucket, in bytes.
 const maxRecord = 1 << 20
 
 func (r *record) encode() ([]byte, error) {
-	s := stored{Incident: r.history.Latest.Incident, Deliveries: r.deliveries, Storm: r.storm, Members: r.members, Joined: r.joined}
+	s := stored{Incident: r.history.Latest.Incident, Deliveries: r.deliveries, Storm: r.storm, Members: r.members, Joined: r.joined, Outputs: r.outputs, Hushed: r.hushed}
 	for _, one := range []struct {
 		finding *event.Finding
 		into    *jsontext.Value
@@ -147,7 +219,7 @@ func decodeRecord(text []byte) (*record, error) {
 	if err := json.Unmarshal(text, &s); err != nil {
 		return nil, fmt.Errorf("decode outbox record: %w", err)
 	}
-	r := &record{deliveries: s.Deliveries, storm: s.Storm, members: s.Members, joined: s.Joined}
+	r := &record{deliveries: s.Deliveries, storm: s.Storm, members: s.Members, joined: s.Joined, outputs: s.Outputs, hushed: s.Hushed}
 	if r.deliveries == nil {
 		r.deliveries = map[string]Delivery{}
 	}
@@ -189,12 +261,21 @@ func keyOf(incident string) string {
 
 // load returns the record of an incident; an empty one when there is none.
 func (o outbox) load(ctx context.Context, incident string) (*record, error) {
-	entry, err := o.kv.Get(ctx, keyOf(incident))
+	r, err := o.at(ctx, keyOf(incident))
+	if r == nil && err == nil {
+		r = &record{deliveries: map[string]Delivery{}}
+	}
+	return r, err
+}
+
+// at returns the record of a key; nil when there is none.
+func (o outbox) at(ctx context.Context, key string) (*record, error) {
+	entry, err := o.kv.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return &record{deliveries: map[string]Delivery{}}, nil
+		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read outbox record %q: %w", incident, err)
+		return nil, fmt.Errorf("read outbox record %q: %w", key, err)
 	}
 	r, err := decodeRecord(entry.Value())
 	if err != nil {

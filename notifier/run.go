@@ -1,11 +1,13 @@
 package notifier
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -18,13 +20,20 @@ const Consumer = "notify"
 
 // Options configure Run.
 type Options struct {
-	Senders []Sender // nil: Slack when there is a token, else the terminal
+	Senders []Sender // nil: those of Notify, else Slack when there is a token, else the terminal
+
+	Notify string // a settings file with outputs and routes; empty for one output
+	Hints  Hints
 
 	SlackToken     string // never logged; from LOWTIDE_SLACK_TOKEN
 	SlackTokenFile string // read when SlackToken is empty; mode 0600
 	SlackChannel   string // channel ID
 	SlackURL       string // of the API; empty for Slack's own
-	Out            io.Writer
+
+	SlackAppToken     string // never logged; from LOWTIDE_SLACK_APP_TOKEN: cards have buttons
+	SlackAppTokenFile string // read when SlackAppToken is empty; mode 0600
+
+	Out io.Writer
 
 	Log      *slog.Logger
 	Interval time.Duration // least time between two calls to one Sender; 1 s when zero, Slack's limit per channel
@@ -32,6 +41,10 @@ type Options struct {
 	Timeout  time.Duration // of one call to a Sender or the broker; 10 s when zero
 	Now      func() time.Time
 	Gauge    *Gauge // what it tells of itself; nil for nobody
+
+	routes   routing
+	actions  *Actions
+	silences *Silences
 }
 
 func (o *Options) complete() error {
@@ -55,23 +68,41 @@ func (o *Options) complete() error {
 	if len(o.Senders) > 0 {
 		return nil
 	}
-	token := o.SlackToken
-	if token == "" && o.SlackTokenFile != "" {
-		var err error
-		if token, err = ReadToken(o.SlackTokenFile); err != nil {
+	token, err := secretOr(o.SlackToken, "slack token", o.SlackTokenFile)
+	if err != nil {
+		return err
+	}
+	appToken, err := secretOr(o.SlackAppToken, "slack app token", o.SlackAppTokenFile)
+	if err != nil {
+		return err
+	}
+	if o.Notify != "" {
+		s, err := ReadSettings(o.Notify, SettingsOptions{SlackToken: token, SlackAppToken: appToken, SlackURL: o.SlackURL, Out: o.Out})
+		if err != nil {
 			return err
 		}
+		o.Senders, o.routes = s.Senders, s.routes
+		o.Hints = Hints{Runbooks: cmp.Or(s.Hints.Runbooks, o.Hints.Runbooks), Flags: cmp.Or(s.Hints.Flags, o.Hints.Flags)}
+		return nil
 	}
 	if token == "" {
 		o.Senders = []Sender{NewTerminal(o.Out)}
 		return nil
 	}
-	sender, err := NewSlack(SlackOptions{Token: token, Channel: o.SlackChannel, URL: o.SlackURL})
+	sender, err := NewSlack(SlackOptions{Token: token, Channel: o.SlackChannel, URL: o.SlackURL, AppToken: appToken})
 	if err != nil {
 		return err
 	}
 	o.Senders = []Sender{sender}
 	return nil
+}
+
+// secretOr is a secret, or what a file holds.
+func secretOr(secret, what, path string) (string, error) {
+	if secret != "" || path == "" {
+		return secret, nil
+	}
+	return ReadSecret(what, path)
 }
 
 // Check says what is wrong with the options, such as a token that cannot be read, before Run would.
@@ -110,9 +141,38 @@ func Run(ctx context.Context, js jetstream.JetStream, o Options) error {
 	if _, err := js.ResetConsumer(setup, event.StreamFindings, Consumer); err != nil && ctx.Err() == nil {
 		o.Log.Warn("findings that another notifier had come later; the NATS server should be 2.14 or newer", "error", err)
 	}
+	if o.actions, err = OpenActions(setup, js, o.Log); err != nil {
+		return fmt.Errorf("start notifier: %w", err)
+	}
+	if o.silences, err = OpenSilences(setup, js, o.Log); err != nil {
+		return fmt.Errorf("start notifier: %w", err)
+	}
+	o.actions.News() // what was read until here is seen by resume
+	for _, changed := range []<-chan struct{}{o.actions.Changed(), o.silences.Changed()} {
+		select {
+		case <-changed:
+		default:
+		}
+	}
 	d := newDesk(o, outbox{kv: kv})
 	if err := d.resume(setup); err != nil {
 		return fmt.Errorf("start notifier: %w", err)
+	}
+	beside, release := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer release()
+	running.Go(func() { o.repeat(beside, "read what people did", o.actions.Watch) })
+	running.Go(func() { o.repeat(beside, "read silences", o.silences.Watch) })
+	for _, one := range o.Senders {
+		switch s := one.(type) {
+		case *Slack:
+			if s.buttons {
+				running.Go(func() { o.repeat(beside, "listen to Slack's buttons", newListener(s, o, outbox{kv: kv}).run) })
+			}
+		case *SlackWebhook:
+			o.Log.Warn(s.Limits(), "sender", s.Name())
+		}
 	}
 
 	messages := make(chan jetstream.Msg)
@@ -136,8 +196,13 @@ func Run(ctx context.Context, js jetstream.JetStream, o Options) error {
 
 	o.Gauge.start(true)
 	defer o.Gauge.start(false)
+	again := false // a review failed
 	for {
-		timer := time.NewTimer(d.deliver(ctx))
+		wait := d.deliver(ctx)
+		if again {
+			again, wait = d.review(ctx) != nil, min(wait, o.Backoff)
+		}
+		timer := time.NewTimer(wait)
 		o.Gauge.see(d)
 		select {
 		case <-ctx.Done():
@@ -145,9 +210,43 @@ func Run(ctx context.Context, js jetstream.JetStream, o Options) error {
 			return nil
 		case m := <-messages:
 			d.take(ctx, m)
+		case <-o.actions.Changed():
+			d.heed(ctx)
+		case <-o.silences.Changed():
+			if err := d.review(ctx); err != nil {
+				o.Log.Warn("look what is silenced", "error", err)
+				again = true
+			}
 		case <-timer.C:
 		}
 		timer.Stop()
+	}
+}
+
+// heed looks at the incidents about which people did something.
+func (d *desk) heed(ctx context.Context) {
+	d.asked++
+	for _, key := range d.o.actions.News() {
+		if err := d.reviewOne(ctx, key); err != nil {
+			d.o.Log.Warn("look at what people did", "error", err)
+			d.clocks[key] = d.o.Now().Add(d.o.Backoff)
+		}
+	}
+}
+
+// repeat does what should not end until ctx ends, again after it did.
+func (o Options) repeat(ctx context.Context, what string, do func(context.Context) error) {
+	for failures := 0; ctx.Err() == nil; failures++ {
+		err := do(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		wait := min(o.Backoff<<min(failures, 10), time.Minute)
+		o.Log.Warn("cannot "+what+", trying again", "error", err, "wait", wait)
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
 	}
 }
 

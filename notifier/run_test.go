@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,10 +32,17 @@ func TestOneMessagePerIncident(t *testing.T) {
 	if m := c.only(t); !strings.Contains(m.Get("text"), "retention confirmed") || strings.Contains(m.Get("blocks"), "<!channel>") {
 		t.Errorf("updated to %v", m)
 	}
+	b.awaitRecord(t, func(d Delivery) bool { return d.Said.State == event.Confirmed && d.Saying == nil })
 	b.publish(t, over())
 	b.awaitRecord(t, toldOf("f3"))
 	if m := c.only(t); !strings.Contains(m.Get("text"), "retention resolved") {
 		t.Errorf("resolved to %v", m)
+	}
+	b.awaitRecord(t, func(d Delivery) bool { return d.Said.State == event.Resolved && d.Saying == nil })
+	want := []string{"From suspected to confirmed.\nFrom ticket to page.",
+		"Resolved: 5 quiet points over 3.2 h, growth at most 1.1 MiB/h, in release r42 (it began in r41)."}
+	if got := c.said(); !slices.Equal(got, want) {
+		t.Errorf("the thread says %q, want %q", got, want)
 	}
 }
 
@@ -129,7 +137,7 @@ lowtide_notifier_failures_total{sender="slack"} 1
 # HELP lowtide_notifier_running 1 on the one processor that announces.
 # TYPE lowtide_notifier_running gauge
 lowtide_notifier_running 1
-# HELP lowtide_notifier_told_total Messages that a medium took, by what was done: post or update.
+# HELP lowtide_notifier_told_total Messages that a medium took, by what was done: post, update, reply or remind.
 # TYPE lowtide_notifier_told_total counter
 lowtide_notifier_told_total{action="post",sender="slack"} 1
 `
@@ -188,10 +196,10 @@ func TestDeletedMessageIsPostedAgain(t *testing.T) {
 
 func TestRefusedBlocksBecomeText(t *testing.T) {
 	b, c := newBroker(t), newChannel(t)
-	refused := false
+	refused := 0
 	c.say(func(_ string, w http.ResponseWriter) bool {
-		if !refused {
-			refused = true
+		if refused < 2 { // with a chart, and without
+			refused++
 			_, _ = w.Write([]byte(`{"ok":false,"error":"invalid_blocks"}`))
 			return true
 		}
@@ -202,6 +210,56 @@ func TestRefusedBlocksBecomeText(t *testing.T) {
 	b.awaitRecord(t, toldOf("f1"))
 	if m := c.only(t); m.Get("blocks") != "" || !strings.Contains(m.Get("text"), "48 GiB") {
 		t.Errorf("posted %v", m)
+	}
+}
+
+// A channel that refuses a chart gets the curve as text, and is not asked again.
+func TestRefusedChartBecomesALine(t *testing.T) {
+	c := newChannel(t)
+	s, err := NewSlack(SlackOptions{Token: secret, Channel: "C1", URL: c.url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refusals := 0
+	c.say(func(_ string, w http.ResponseWriter) bool {
+		if refusals == 0 {
+			refusals++
+			_, _ = w.Write([]byte(`{"ok":false,"error":"invalid_blocks"}`))
+			return true
+		}
+		return false
+	})
+	receipt, err := s.Post(t.Context(), Build(history(leak())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := c.only(t)
+	if blocks := m.Get("blocks"); strings.Contains(blocks, "data_visualization") || !strings.Contains(blocks, "42 GiB ▁▃▆█ 48 GiB") {
+		t.Errorf("posted %s", blocks)
+	}
+	for len(c.calls) > 0 {
+		<-c.calls
+	}
+	if err := s.Update(t.Context(), receipt, Build(history(leak(), paged()))); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(c.calls); n != 1 {
+		t.Errorf("%d calls for the second card, want 1 without a chart", n)
+	}
+	// Of a channel that takes it, four points at the hours stand in the block.
+	other, err := NewSlack(SlackOptions{Token: secret, Channel: "C2", URL: c.url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	receipt, err = other.Post(t.Context(), Build(history(leak())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	want := `"series":[{"name":"GiB","data":[{"label":"09:00","value":42},{"label":"10:00","value":44},{"label":"11:00","value":46},{"label":"12:00","value":48}]}]`
+	if blocks := c.messages[receipt.TS].Get("blocks"); !strings.Contains(blocks, `"type":"data_visualization"`) || !strings.Contains(blocks, want) {
+		t.Errorf("posted %s", blocks)
 	}
 }
 

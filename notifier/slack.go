@@ -1,28 +1,39 @@
 package notifier
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
-	"os"
+	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/slack-go/slack"
 )
 
-// metadataType marks lowtide's messages in a channel's history; the payload names the incident.
-const metadataType = "lowtide_incident"
+// metadataType marks lowtide's messages in a channel's history, and replyType those in a thread; the payload names the incident, or the
+// reply's key.
+const (
+	metadataType = "lowtide_incident"
+	replyType    = "lowtide_reply"
+)
 
 // Slack keeps one message per incident in a channel, with a bot token: only a bot can update its own messages.
 type Slack struct {
 	client  *slack.Client
+	name    string
 	channel string
-	token   string
+	secrets []string
+	buttons bool
+
+	mu      sync.Mutex
+	noChart bool // the channel refused a chart
 }
 
 // SlackOptions configure NewSlack.
@@ -31,6 +42,9 @@ type SlackOptions struct {
 	Channel string // a channel ID; with a name, earlier messages cannot be looked for
 	URL     string // of the API, ending in "/"; empty for Slack's own
 	Client  *http.Client
+
+	Name     string // stable across restarts: receipts are kept under it; "slack" when empty
+	AppToken string // xapp-…, with connections:write: cards have buttons, and Listen hears when they are pressed
 }
 
 // NewSlack returns a Sender for one channel. It does not call the API.
@@ -51,57 +65,110 @@ func NewSlack(o SlackOptions) (*Slack, error) {
 	if o.URL != "" {
 		options = append(options, slack.OptionAPIURL(strings.TrimSuffix(o.URL, "/")+"/"))
 	}
-	return &Slack{client: slack.New(o.Token, options...), channel: o.Channel, token: o.Token}, nil
+	s := &Slack{name: cmp.Or(o.Name, "slack"), channel: o.Channel, secrets: []string{o.Token}}
+	if o.AppToken != "" {
+		if !strings.HasPrefix(o.AppToken, "xapp-") {
+			return nil, errors.New("open slack: the app token is none\nhint: Socket Mode needs an app-level token, which begins with xapp-, with connections:write")
+		}
+		s.buttons, s.secrets = true, append(s.secrets, o.AppToken)
+		options = append(options, slack.OptionAppLevelToken(o.AppToken))
+	}
+	s.client = slack.New(o.Token, options...)
+	return s, nil
 }
 
 // ReadToken reads a token file. Others than its owner must not be able to read it.
-func ReadToken(path string) (string, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return "", fmt.Errorf("read slack token: %w", err)
-	}
-	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return "", fmt.Errorf("read slack token: %s has mode %04o, others can read it\nhint: chmod 600 %s", path, mode, path)
-	}
-	if info.Size() > 4096 {
-		return "", fmt.Errorf("read slack token: %s is %d bytes long, a token is not\nhint: put the token alone into the file", path, info.Size())
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "", fmt.Errorf("read slack token: %w", err)
-	}
-	token := strings.TrimSpace(string(text))
-	if token == "" {
-		return "", fmt.Errorf("read slack token: %s is empty", path)
-	}
-	return token, nil
-}
+func ReadToken(path string) (string, error) { return ReadSecret("slack token", path) }
 
 // Name is the key of receipts.
-func (s *Slack) Name() string { return "slack" }
+func (s *Slack) Name() string { return s.name }
 
 // Post sends the card as a new message.
 func (s *Slack) Post(ctx context.Context, card Card) (Receipt, error) {
-	channel, ts, err := s.client.PostMessageContext(ctx, s.channel, message(card, true)...)
-	if tooMuch(err) {
-		channel, ts, err = s.client.PostMessageContext(ctx, s.channel, message(card, false)...)
-	}
+	var r Receipt
+	err := s.dressed(card, func(options []slack.MsgOption) (err error) {
+		r.Channel, r.TS, err = s.client.PostMessageContext(ctx, s.channel, options...)
+		return err
+	})
 	if err != nil {
 		return Receipt{}, s.failure("post message", err)
 	}
-	return Receipt{Channel: channel, TS: ts}, nil
+	return r, nil
 }
 
 // Update replaces the message of a receipt by the card.
 func (s *Slack) Update(ctx context.Context, r Receipt, card Card) error {
-	_, _, _, err := s.client.UpdateMessageContext(ctx, r.Channel, r.TS, message(card, true)...)
-	if tooMuch(err) {
-		_, _, _, err = s.client.UpdateMessageContext(ctx, r.Channel, r.TS, message(card, false)...)
-	}
+	err := s.dressed(card, func(options []slack.MsgOption) error {
+		_, _, _, err := s.client.UpdateMessageContext(ctx, r.Channel, r.TS, options...)
+		return err
+	})
 	if err != nil {
 		return s.failure("update message", err)
 	}
 	return nil
+}
+
+// dressed sends the card with all that the channel takes: without a chart where one was refused, and as text where blocks are.
+func (s *Slack) dressed(card Card, send func([]slack.MsgOption) error) error {
+	s.mu.Lock()
+	d := dress{chart: !s.noChart, buttons: s.buttons}
+	s.mu.Unlock()
+	err := send(s.message(card, d))
+	if tooMuch(err) && d.chart && chartBlock(card.Chart) != nil {
+		d.chart = false
+		if err = send(s.message(card, d)); err == nil {
+			s.mu.Lock()
+			s.noChart = true // it was the chart: this channel is not asked again
+			s.mu.Unlock()
+		}
+	}
+	if tooMuch(err) {
+		err = send(append(marks(card), slack.MsgOptionText(inText(card), false)))
+	}
+	return err
+}
+
+// Reply answers below a card.
+func (s *Slack) Reply(ctx context.Context, r Receipt, reply Reply) error {
+	text := clip(escape(reply.Text), maxSection)
+	if m := reply.Mention; m != "" {
+		text = mention(m) + " " + text
+	}
+	_, _, err := s.client.PostMessageContext(ctx, r.Channel, slack.MsgOptionTS(r.TS), slack.MsgOptionText(text, false), slack.MsgOptionDisableLinkUnfurl(),
+		slack.MsgOptionMetadata(slack.SlackMetadata{EventType: replyType, EventPayload: map[string]any{"key": reply.Key}}))
+	if err != nil {
+		return s.failure("reply", err)
+	}
+	return nil
+}
+
+// mention wakes a user (U… or W…) or a user group (S…).
+func mention(id string) string {
+	if strings.HasPrefix(id, "S") {
+		return "<!subteam^" + id + ">"
+	}
+	return "<@" + id + ">"
+}
+
+// Replied looks for a reply in the thread of a card.
+func (s *Slack) Replied(ctx context.Context, r Receipt, key string, since time.Time) (bool, error) {
+	params := &slack.GetConversationRepliesParameters{ChannelID: r.Channel, Timestamp: r.TS, Limit: 200, IncludeAllMetadata: true, Inclusive: true,
+		Oldest: strconv.FormatInt(since.Add(-time.Minute).Unix(), 10)}
+	for range findPages {
+		page, more, cursor, err := s.client.GetConversationRepliesContext(ctx, params)
+		if err != nil {
+			return false, s.failure("look for reply", err)
+		}
+		for _, m := range page {
+			if m.Metadata.EventType == replyType && m.Metadata.EventPayload["key"] == key {
+				return true, nil
+			}
+		}
+		if params.Cursor = cursor; !more || cursor == "" {
+			break
+		}
+	}
+	return false, nil
 }
 
 // findPages bounds how far back Find looks, in pages of 200 messages.
@@ -130,18 +197,24 @@ func (s *Slack) Find(ctx context.Context, incident string, since time.Time) (Rec
 	return Receipt{}, false, nil
 }
 
-// message is the card as the arguments of a call; without blocks when Slack refuses them.
-func message(card Card, withBlocks bool) []slack.MsgOption {
-	options := []slack.MsgOption{
+// message is the card as the arguments of a call.
+func (s *Slack) message(card Card, d dress) []slack.MsgOption {
+	return append(marks(card), slack.MsgOptionText(fallback(card), false), slack.MsgOptionBlocks(blocks(card, d)...))
+}
+
+// marks are what every form of a card's message has.
+func marks(card Card) []slack.MsgOption {
+	return []slack.MsgOption{
 		slack.MsgOptionMetadata(slack.SlackMetadata{EventType: metadataType, EventPayload: map[string]any{
 			"incident": card.Incident, "state": card.State, "class": card.Class}}),
 		slack.MsgOptionDisableLinkUnfurl(),
 	}
-	if withBlocks {
-		return append(options, slack.MsgOptionText(fallback(card), false), slack.MsgOptionBlocks(blocks(card)...))
-	}
-	text := clip(escape(renderText(card, "", false)), 3500)
-	return append(options, slack.MsgOptionText("```\n"+strings.ReplaceAll(text, "```", "'''")+"\n```", false))
+}
+
+// inText is the card where blocks are refused.
+func inText(card Card) string {
+	text := clip(verbatim(renderText(card, "", false)), 3500)
+	return "```\n" + strings.ReplaceAll(text, "```", "'''") + "\n```"
 }
 
 // tooMuch says that Slack refused the form of the message, not the message.
@@ -174,9 +247,9 @@ func (s *Slack) failure(verb string, err error) error {
 		return &Failure{After: max(limited.RetryAfter, time.Second), Err: fmt.Errorf("%s: rate limited", verb)}
 	case word == "ratelimited" || word == "rate_limited":
 		return &Failure{After: 30 * time.Second, Err: clean}
-	case word == "message_not_found" || word == "cant_update_message" || word == "edit_window_closed":
+	case word == "message_not_found" || word == "thread_not_found" || word == "cant_update_message" || word == "edit_window_closed":
 		return &Failure{Err: fmt.Errorf("%s: %w: %s", verb, ErrGone, word)}
-	case verb == "look for message" && (word == "missing_scope" || word == "channel_not_found" || word == "not_in_channel"):
+	case strings.HasPrefix(verb, "look for ") && (word == "missing_scope" || word == "channel_not_found" || word == "not_in_channel"):
 		return fmt.Errorf("%s: %w: %s\nhint: give the bot channels:history and name the channel by its ID", verb, ErrCannotLook, word)
 	case word == "internal_error" || word == "fatal_error" || word == "request_timeout" || word == "service_unavailable":
 		return clean // Slack's own doc: some aspect of the operation may have succeeded
@@ -202,10 +275,15 @@ func hint(word string) string {
 	return ""
 }
 
-// redact takes the token out of text, as it is and as it stands in a form or a path.
+// socketAddress is that of a Socket Mode connection: whoever has it can listen.
+var socketAddress = regexp.MustCompile(`wss?://[^\s"]+`)
+
+// redact takes the tokens out of text, as they are and as they stand in a form or a path, and the address of a socket.
 func (s *Slack) redact(text string) string {
-	for _, form := range []string{s.token, url.QueryEscape(s.token), url.PathEscape(s.token)} {
-		text = strings.ReplaceAll(text, form, "[token]")
+	for _, secret := range s.secrets {
+		for _, form := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret)} {
+			text = strings.ReplaceAll(text, form, "[token]")
+		}
 	}
-	return text
+	return socketAddress.ReplaceAllString(text, "[address]")
 }

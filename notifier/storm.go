@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -24,85 +25,116 @@ const (
 	stormClass = "storm"
 )
 
-// member is what a digest says of one incident.
+// member is what a message says of one of the incidents that it tells about.
 type member struct {
 	Class    string    `json:"class"`
 	State    string    `json:"state"`
 	Severity string    `json:"severity"`
-	Subject  string    `json:"subject"`
+	Subject  string    `json:"subject"` // the slot, where there is one
 	Release  string    `json:"release,omitempty"`
 	Host     string    `json:"host,omitempty"`
+	Masked   int       `json:"masked,omitzero"`
 	First    time.Time `json:"first"`
 }
 
 func memberOf(h History) member {
 	f := h.Latest
-	return member{Class: f.Class, State: f.State, Severity: f.Severity, Subject: clip(f.Subject.Key, 160), Release: f.Release, Host: hostOf(f), First: h.First.Time}
+	return member{Class: f.Class, State: f.State, Severity: f.Severity, Subject: clip(cmp.Or(f.Slot, f.Subject.Key), 160), Release: f.Release,
+		Host: hostOf(f), Masked: f.MaskedRestarts, First: h.First.Time}
 }
 
 // weather takes a record that was found at the start as the storm that goes on, if it is one.
 func (d *desk) weather(r *record) bool {
-	if r.members == nil || d.o.Now().Sub(r.joined) > stormQuiet || len(r.members) >= stormMost {
+	if !r.digest() || d.o.Now().Sub(r.joined) > stormQuiet || len(r.members) >= stormMost {
 		return false
 	}
-	d.storm = r.history.Latest.Incident
+	d.storms[r.routed()] = r.history.Latest.Incident
 	return true
 }
 
-// shelter keeps the digest of an incident up to date, and lets a new one join the storm that goes on. An incident that becomes a page
-// once its storm is over gets a message of its own.
+// shelter keeps the message up to date that tells about an incident beside others, and lets a new one join its like, or else the storm
+// that goes on. An incident that becomes a page once its storm is over, or while its like are silenced, gets a message of its own.
 func (d *desk) shelter(ctx context.Context, r *record) error {
-	if r.members != nil {
+	if r.digest() {
 		return nil
 	}
 	if r.storm != "" {
-		e, err := d.digest(ctx, r.storm)
-		if err != nil {
+		e, err := d.home(ctx, r.storm)
+		switch {
+		case err != nil:
 			return err
+		case e == nil: // it was forgotten, long after it ended
+			r.storm = ""
+			return nil
 		}
 		was := e.record.members[r.history.Latest.Incident]
-		if r.history.Latest.Severity == event.Page && was.Severity != event.Page && r.storm != d.storm {
+		over := e.record.digest() && d.storms[e.record.routed()] != r.storm || !e.record.digest() && d.look(e.record).now.Silenced != ""
+		if r.history.Latest.Severity == event.Page && was.Severity != event.Page && over {
 			r.storm = ""
 			return nil
 		}
 		return d.join(ctx, e, r)
 	}
-	if d.storm == "" || !d.news(r) {
+	if !d.news(r) {
 		return nil
 	}
-	e, err := d.digest(ctx, d.storm)
+	if joined, err := d.accompany(ctx, r); joined || err != nil {
+		return err
+	}
+	routed := d.wanted(r)
+	id := d.storms[routed]
+	if id == "" || r.members != nil {
+		return nil
+	}
+	e, err := d.home(ctx, id)
 	if err != nil {
 		return err
 	}
-	if d.o.Now().Sub(e.record.joined) > stormQuiet || len(e.record.members) >= stormMost {
-		d.storm = ""
+	if e == nil || d.o.Now().Sub(e.record.joined) > stormQuiet || len(e.record.members) >= stormMost {
+		delete(d.storms, routed)
 		return nil
 	}
-	r.storm = d.storm
+	r.storm = id
 	return d.join(ctx, e, r)
 }
 
 // news says that nobody was told of the incident yet, and that it is to be told.
 func (d *desk) news(r *record) bool {
-	for _, out := range d.outlets {
-		if action, _ := r.decide(out.Name(), r.card()); action != Post {
+	for _, delivery := range r.deliveries {
+		if delivery.Status != untold {
 			return false
 		}
 	}
-	return len(d.outlets) > 0
-}
-
-// gather makes a digest of the first news that wait, when they are many.
-func (d *desk) gather(ctx context.Context) error {
-	var waiting []*entry
-	for _, e := range d.pending {
-		if e.record.members == nil && !e.stale && !e.unsaved && d.news(e.record) {
-			waiting = append(waiting, e)
+	s := d.look(r)
+	for _, out := range d.outlets {
+		if step, _ := d.decide(r, s, out); step == Post {
+			return true
 		}
 	}
-	if len(waiting) < stormAt {
-		return nil
+	return false
+}
+
+// gather makes a digest of the first news that wait, when they are many and go to the same places.
+func (d *desk) gather(ctx context.Context) error {
+	waiting := map[string][]*entry{}
+	for _, e := range d.pending {
+		if e.record.members == nil && !e.stale && !e.unsaved && d.news(e.record) {
+			routed := d.wanted(e.record)
+			waiting[routed] = append(waiting[routed], e)
+		}
 	}
+	for _, routed := range slices.Sorted(maps.Keys(waiting)) {
+		if len(waiting[routed]) < stormAt {
+			continue
+		}
+		if err := d.digest(ctx, routed, waiting[routed]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *desk) digest(ctx context.Context, routed string, waiting []*entry) error {
 	slices.SortFunc(waiting, func(a, b *entry) int {
 		return cmp.Or(a.since.Compare(b.since), strings.Compare(a.record.history.Latest.Incident, b.record.history.Latest.Incident))
 	})
@@ -118,26 +150,30 @@ func (d *desk) gather(ctx context.Context) error {
 		storm.members[e.record.history.Latest.Incident] = memberOf(e.record.history)
 	}
 	storm.joined = d.o.Now()
+	storm.outputs = strings.Split(routed, ",")
 	storm.retell(id)
 	if err := d.box.save(ctx, storm); err != nil {
 		return err
 	}
-	d.storm = id
+	d.storms[routed] = id
 	d.put(storm)
 	d.o.Log.Warn("a storm: new incidents are told in one message", "incidents", len(waiting), "digest", id)
 	for _, e := range waiting {
 		e.record.storm = id
+		e.seen = nil
 		if err := d.box.save(ctx, e.record); err != nil {
 			e.record.storm, e.stale = "", true // it stays on the desk: told twice is better than not at all
 			return err
 		}
+		d.unlead(e.record)
 		delete(d.pending, keyOf(e.record.history.Latest.Incident))
 	}
 	return nil
 }
 
-// digest returns the entry of a digest, from the bucket when it is not on the desk.
-func (d *desk) digest(ctx context.Context, id string) (*entry, error) {
+// home returns the entry of the record whose message tells about others, from the bucket when it is not on the desk; nil when there is
+// no such record.
+func (d *desk) home(ctx context.Context, id string) (*entry, error) {
 	if e := d.pending[keyOf(id)]; e != nil {
 		if e.stale {
 			if err := d.reload(ctx, e); err != nil {
@@ -147,39 +183,35 @@ func (d *desk) digest(ctx context.Context, id string) (*entry, error) {
 		return e, nil
 	}
 	r, err := d.box.load(ctx, id)
-	if err != nil {
+	if err != nil || r.history.Latest == nil {
 		return nil, err
-	}
-	if r.members == nil {
-		return nil, fmt.Errorf("read outbox record %q: it is no digest", id)
 	}
 	return &entry{record: r, since: d.o.Now()}, nil
 }
 
 // adopt finishes what a crash cut off: what a digest names already gets no message of its own.
 func (d *desk) adopt(ctx context.Context) error {
-	if d.storm == "" {
-		return nil
-	}
-	storm, err := d.digest(ctx, d.storm)
-	if err != nil {
-		return err
-	}
-	for key, e := range d.pending {
-		r := e.record
-		if _, named := storm.record.members[r.history.Latest.Incident]; !named || !d.news(r) {
-			continue
-		}
-		r.storm = d.storm
-		if err := d.box.save(ctx, r); err != nil {
+	for _, routed := range slices.Sorted(maps.Keys(d.storms)) {
+		storm, err := d.home(ctx, d.storms[routed])
+		if err != nil {
 			return err
 		}
-		delete(d.pending, key)
+		for key, e := range d.pending {
+			r := e.record
+			if _, named := storm.record.members[r.history.Latest.Incident]; !named || !d.news(r) {
+				continue
+			}
+			r.storm, e.seen = d.storms[routed], nil
+			if err := d.box.save(ctx, r); err != nil {
+				return err
+			}
+			delete(d.pending, key)
+		}
 	}
 	return nil
 }
 
-// join writes what is known of an incident into its digest.
+// join writes what is known of an incident into the record whose message tells about it.
 func (d *desk) join(ctx context.Context, e *entry, r *record) error {
 	incident, id := r.history.Latest.Incident, e.record.history.Latest.Incident
 	was, known := e.record.members[incident]
@@ -188,11 +220,17 @@ func (d *desk) join(ctx context.Context, e *entry, r *record) error {
 	if now == was {
 		return nil
 	}
+	if e.record.members == nil {
+		e.record.members = map[string]member{}
+	}
 	e.record.members[incident] = now
 	if !known {
 		e.record.joined = d.o.Now()
 	}
-	e.record.retell(id)
+	if e.record.digest() {
+		e.record.retell(id)
+	}
+	e.seen = nil
 	if err := d.box.save(ctx, e.record); err != nil {
 		if e.record.joined, e.record.history = joined, history; known {
 			e.record.members[incident] = was
@@ -203,6 +241,7 @@ func (d *desk) join(ctx context.Context, e *entry, r *record) error {
 		return err
 	}
 	e.unsaved = false
+	d.follow(e.record)
 	if d.due(e.record) {
 		d.pending[keyOf(id)] = e
 	}
@@ -276,7 +315,7 @@ func stormCard(r *record) Card {
 			g.pages++
 		}
 	}
-	c := Card{Incident: f.Incident, Class: f.Class, State: f.State, Severity: f.Severity, FirstSeen: r.history.First.Time, Changed: f.Time,
+	c := Card{Incident: f.Incident, Class: f.Class, State: f.State, Severity: f.Severity, FirstSeen: r.history.First.Time, Changed: f.Time, Finding: f,
 		Title:   fmt.Sprintf("storm of %d incidents · %d open, %d of them pages", len(r.members), open, pages),
 		Summary: "Many incidents began at once. They are told here instead of one by one; each is in the store, and one that becomes a page later gets a message of its own."}
 	classes := make([]*group, 0, len(groups))

@@ -71,7 +71,7 @@ func (m *medium) of(t *testing.T, incident string) (found Card) {
 	return found
 }
 
-func deskOf(b *broker, m *medium) *desk {
+func deskOf(b *bus, m *medium) *desk {
 	return newDesk(Options{Senders: []Sender{m}, Log: slog.New(slog.DiscardHandler), Interval: time.Second, Backoff: time.Second, Timeout: 10 * time.Second,
 		Now: func() time.Time { return m.now }}, outbox{kv: b.kv})
 }
@@ -124,7 +124,7 @@ func TestStormIsOneMessage(t *testing.T) {
 	if n := len(storm.Evidence); n != stormShown+1 || storm.Evidence[n-1].Value != "20 incidents" || !strings.Contains(storm.Evidence[0].Value, "page suspected") {
 		t.Errorf("%d lines, %v", n, storm.Evidence)
 	}
-	if text, err := json.Marshal(blocks(storm)); err != nil || len(text) > maxTotal {
+	if text, err := json.Marshal(blocks(storm, full)); err != nil || len(text) > maxTotal {
 		t.Errorf("%d bytes of blocks, %v", len(text), err)
 	}
 

@@ -57,9 +57,14 @@ func renderText(c Card, mark string, colour bool) string {
 	b.rule("╭", "╮")
 	b.text("", mark+c.Title, true)
 	b.text("", c.Summary, false)
+	b.lines("", c.People)
 	b.rule("├", "┤")
 	b.lines("", c.Where)
 	b.text("", "incident "+c.Incident+" · first seen "+clock(c.FirstSeen)+" · changed "+clock(c.Changed), false)
+	b.lines("Workers", c.Workers)
+	if line := c.Chart.Line(); line != "" {
+		b.list(c.Chart.Title, []string{line})
+	}
 	b.lines("Evidence", c.Evidence)
 	b.list("Held, by an allocator snapshot", c.Held)
 	b.list("Seen together", c.Together)
@@ -68,7 +73,10 @@ func renderText(c Card, mark string, colour bool) string {
 		b.list("Risk indicator", []string{c.Forecast})
 	}
 	b.lines("Could not be assessed", c.Blind)
-	b.list("Advice", c.Advice)
+	b.list("Advice", advice(c))
+	if c.Runbook != "" {
+		b.list("Runbook", []string{c.Runbook})
+	}
 	b.rule("╰", "╯")
 	for _, command := range c.Next {
 		b.b.WriteString("  $ " + plain(command) + "\n") // outside the box, so that it can be copied whole
@@ -160,15 +168,21 @@ func (b *box) heading(text string) {
 	}
 }
 
-// plain drops control characters: what comes from a log line must not steer a terminal.
+// plain drops control characters and marks that turn the direction of writing: what comes from a log line must not steer a terminal, nor
+// show a command or a name as another.
 func plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == '\t':
 			return ' '
-		case r < ' ' || (r >= 0x7f && r < 0xa0):
+		case r < ' ' || (r >= 0x7f && r < 0xa0) || bidi(r):
 			return -1
 		}
 		return r
 	}, text)
+}
+
+// bidi says that a character turns the direction of what stands behind it, and is not seen itself.
+func bidi(r rune) bool {
+	return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0x200e || r == 0x200f || r == 0x061c
 }

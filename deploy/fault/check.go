@@ -156,27 +156,43 @@ func (w *world) checkSlack(ctx context.Context, s *state, l *ledger, js jetstrea
 			s.blame("a message is about incident %q, which is not to be announced", incident)
 		}
 	}
+	for _, text := range w.slack.repeated() {
+		s.blame("a reply stands twice in its thread: %q", text)
+	}
 	outbox, err := js.KeyValue(ctx, broker.BucketOutbox)
 	if err != nil {
 		return fmt.Errorf("read the outbox: %w", err)
 	}
+	told := map[string][]string{} // message → states of what it tells about
 	for _, incident := range slices.Sorted(maps.Keys(announced)) {
-		messages := said[incident]
-		if len(messages) > 0 {
-			if messages[0].State != last[incident].State {
-				s.blame("the message of incident %s says %s, it is %s", incident, messages[0].State, last[incident].State)
+		home := incident
+		if len(said[incident]) == 0 {
+			if home, err = digestOf(ctx, outbox, incident); err != nil {
+				return err
 			}
+		}
+		if home == "" || len(said[home]) == 0 {
+			s.blame("incident %s (%s %s) was not announced", incident, last[incident].Class, last[incident].State)
 			continue
 		}
-		digest, err := digestOf(ctx, outbox, incident)
-		if err != nil {
-			return err
-		}
-		if digest == "" || len(said[digest]) == 0 {
-			s.blame("incident %s (%s %s) was not announced", incident, last[incident].Class, last[incident].State)
+		told[home] = append(told[home], last[incident].State)
+	}
+	for _, home := range slices.Sorted(maps.Keys(told)) {
+		if state := together(told[home]); !strings.HasPrefix(home, "storm-") && said[home][0].State != state {
+			s.blame("the message of incident %s says %s, it is %s", home, said[home][0].State, state)
 		}
 	}
 	return nil
+}
+
+// together is the state of a message that tells about several incidents: open while one of them is.
+func together(states []string) string {
+	for _, state := range []string{event.Confirmed, event.Suspected} {
+		if slices.Contains(states, state) {
+			return state
+		}
+	}
+	return event.Resolved
 }
 
 func times(all []posted) string {

@@ -24,6 +24,7 @@ type slackStub struct {
 	turns    int
 	hit      map[Kind]int
 	messages []*posted
+	replies  []answered
 	healed   chan struct{} // closed when what hangs may go on
 }
 
@@ -38,6 +39,12 @@ type posted struct {
 	text     string
 }
 
+// answered is one reply in the thread of a message.
+type answered struct {
+	thread, ts, text string
+	metadata         json.RawMessage
+}
+
 func newSlackStub() (*slackStub, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -48,6 +55,7 @@ func newSlackStub() (*slackStub, error) {
 	routes.HandleFunc("/api/chat.postMessage", func(out http.ResponseWriter, r *http.Request) { s.serve(out, r, s.post) })
 	routes.HandleFunc("/api/chat.update", func(out http.ResponseWriter, r *http.Request) { s.serve(out, r, s.update) })
 	routes.HandleFunc("/api/conversations.history", func(out http.ResponseWriter, r *http.Request) { s.serve(out, r, s.history) })
+	routes.HandleFunc("/api/conversations.replies", func(out http.ResponseWriter, r *http.Request) { s.serve(out, r, s.thread) })
 	routes.HandleFunc("/api/auth.test", func(out http.ResponseWriter, _ *http.Request) {
 		reply(out, map[string]any{"ok": true, "team": "fault", "user": "lowtide", "team_id": "T1", "user_id": "U1", "bot_id": "B1"})
 	})
@@ -129,6 +137,11 @@ func tagged(form url.Values) (m posted) {
 func (s *slackStub) post(form url.Values) map[string]any {
 	m := tagged(form)
 	m.At = time.Now()
+	if thread := form.Get("thread_ts"); thread != "" { // no message of the channel
+		one := answered{thread: thread, ts: fmt.Sprintf("%d.9%05d", m.At.Unix(), len(s.replies)+1), text: m.text, metadata: m.metadata}
+		s.replies = append(s.replies, one)
+		return map[string]any{"ok": true, "channel": form.Get("channel"), "ts": one.ts}
+	}
 	m.TS = fmt.Sprintf("%d.%06d", m.At.Unix(), len(s.messages)+1)
 	s.messages = append(s.messages, &m)
 	return map[string]any{"ok": true, "channel": form.Get("channel"), "ts": m.TS}
@@ -183,6 +196,32 @@ func (s *slackStub) history(form url.Values) map[string]any {
 		page = append(page, one)
 	}
 	return map[string]any{"ok": true, "messages": page, "has_more": next != "", "response_metadata": map[string]any{"next_cursor": next}}
+}
+
+// thread answers with the replies of one message.
+func (s *slackStub) thread(form url.Values) map[string]any {
+	var page []map[string]any
+	for _, one := range s.replies {
+		if one.thread == form.Get("ts") {
+			page = append(page, map[string]any{"type": "message", "ts": one.ts, "thread_ts": one.thread, "text": one.text, "bot_id": "B1", "metadata": one.metadata})
+		}
+	}
+	return map[string]any{"ok": true, "messages": page, "has_more": false}
+}
+
+// repeated are the texts that stand in one thread more than once with the same key: a reply that was sent twice.
+func (s *slackStub) repeated() (twice []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seen := map[string]bool{}
+	for _, one := range s.replies {
+		key := one.thread + string(one.metadata)
+		if seen[key] {
+			twice = append(twice, one.text)
+		}
+		seen[key] = true
+	}
+	return twice
 }
 
 // said returns copies of the messages of the channel.

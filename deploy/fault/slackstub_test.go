@@ -37,6 +37,18 @@ func TestSlackStubAsTheNotifierSeesIt(t *testing.T) {
 	if err := slack.Update(t.Context(), receipt, card("a", event.Confirmed)); err != nil {
 		t.Fatal(err)
 	}
+	answer := notifier.Reply{Key: "k1", Text: "From suspected to confirmed."}
+	if err := slack.Reply(t.Context(), receipt, answer); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]bool{"k1": true, "k2": false} {
+		if found, err := slack.Replied(t.Context(), receipt, key, began); err != nil || found != want {
+			t.Errorf("reply %s is found: %v (%v)", key, found, err)
+		}
+	}
+	if twice := stub.repeated(); len(twice) != 0 {
+		t.Errorf("replies that were sent once stand twice: %q", twice)
+	}
 	stub.set(SlackLimit)
 	var failure *notifier.Failure
 	if _, err := slack.Post(t.Context(), card("b", event.Suspected)); !errors.As(err, &failure) || failure.After < time.Second {
