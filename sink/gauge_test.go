@@ -37,7 +37,7 @@ func TestReadyTellsWhyNot(t *testing.T) {
 	now := tick
 	s := NewStorer(nil, nil, nil)
 	s.now = func() time.Time { return now }
-	r := newRun(s, 3, 0)
+	r := newRun(s, 1, 0)
 	if err := s.Ready(); err != nil {
 		t.Errorf("no seat: %v", err)
 	}
@@ -50,7 +50,7 @@ func TestReadyTellsWhyNot(t *testing.T) {
 		t.Errorf("after 29 s: %v", err)
 	}
 	now = tick.Add(30 * time.Second)
-	if err := s.Ready(); !errors.Is(err, ErrAway) || !strings.Contains(err.Error(), "store seat 3") {
+	if err := s.Ready(); !errors.Is(err, ErrAway) || !strings.Contains(err.Error(), "store seat 1") {
 		t.Errorf("after 30 s: %v", err)
 	}
 	r.gauge.back(now)

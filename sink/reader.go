@@ -31,7 +31,7 @@ func newSource(js jetstream.JetStream, seat int) source {
 	if seat == findingsSeat {
 		return source{js: js, stream: event.StreamFindings, durable: "store", decoder: decoder}
 	}
-	s := source{js: js, stream: event.StreamEvents, durable: "store-lane-" + strconv.Itoa(seat), decoder: decoder}
+	s := source{js: js, stream: event.StreamEvents, durable: broker.StoreName(seat), decoder: decoder}
 	partitions := event.PartitionCount / broker.StoreLanes
 	for p := seat * partitions; p < (seat+1)*partitions; p++ {
 		s.subjects = append(s.subjects, "lowtide.p."+strconv.Itoa(p)+".>")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -144,7 +143,7 @@ func (r *run) open(ctx context.Context) error {
 		c := consumer.CachedInfo()
 		return max(c.AckFloor.Stream, max(c.Config.OptStartSeq, 1)-1), nil
 	}
-	r.ledger, err = openLedger(ctx, r.bucket, "block."+strconv.Itoa(r.number), r.source.identity, r.fence, begin, r.owner.now)
+	r.ledger, err = openLedger(ctx, r.bucket, "block."+r.source.durable, r.source.identity, r.fence, begin, r.owner.now)
 	if err != nil {
 		return err
 	}
@@ -163,7 +162,7 @@ func (r *run) open(ctx context.Context) error {
 		}
 	}
 	r.gauge.with(func() { r.gauge.storedTo, r.gauge.first, r.gauge.clear = r.stored, info.State.FirstSeq, 0 })
-	r.book = markBook{bucket: r.bucket, key: "marks." + strconv.Itoa(r.number)}
+	r.book = markBook{bucket: r.bucket, key: "marks." + r.source.durable}
 	if r.marks, err = r.book.read(ctx, r.source.identity); errors.Is(err, ErrMarks) {
 		r.log.Error("what was published twice before this start cannot be told", "error", err)
 		err = nil
@@ -245,7 +244,7 @@ func (r *run) rebuild(ctx context.Context, b *bounds) (Block, error) {
 }
 
 func (r *run) token(b *bounds) string {
-	return fmt.Sprintf("%s:%s:%d:%d-%d", r.source.identity, seatName(r.number), r.ledger.plan.Epoch, b.First, b.Last)
+	return fmt.Sprintf("%s:%s:%d:%d-%d", r.source.identity, r.source.durable, r.ledger.plan.Epoch, b.First, b.Last)
 }
 
 // gather reads until a bound of the block is reached, or the linger is over after its first message. No bounds mean that nothing came for a while.

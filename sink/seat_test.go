@@ -33,7 +33,7 @@ func laneOf(t *testing.T, js jetstream.JetStream, sequence uint64) int {
 	if _, err := fmt.Sscanf(m.Subject, "lowtide.p.%d.", &partition); err != nil {
 		t.Fatal(err)
 	}
-	return partition / 8
+	return partition / (event.PartitionCount / broker.StoreLanes)
 }
 
 // begin runs a seat; end ends it and returns what Run returned.
@@ -249,7 +249,7 @@ func TestPlanOfOtherMessagesIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := fmt.Sprintf(`{"version":1,"stream":%q,"stored":0,"block":{"first":1,"last":%d,"count":1,"sum":5}}`, source.identity, at)
-	if _, err := bucket.Put(t.Context(), fmt.Sprint("block.", seat), []byte(text)); err != nil {
+	if _, err := bucket.Put(t.Context(), "block."+broker.StoreName(seat), []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 	store := newMemory()
@@ -304,7 +304,7 @@ func TestStoreThatIsAwayIsWaitedFor(t *testing.T) {
 	if got := metric(t, s, "lowtide_store_retries_total"); got != 3 {
 		t.Errorf("%v retries, want 3", got)
 	}
-	consumer, err := js.Consumer(t.Context(), event.StreamEvents, "store-lane-"+seatName(seat))
+	consumer, err := js.Consumer(t.Context(), event.StreamEvents, broker.StoreName(seat))
 	if err != nil {
 		t.Fatal(err)
 	}

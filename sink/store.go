@@ -15,7 +15,7 @@ import (
 	"lowtide/processor/broker"
 )
 
-// StoreSeats is how many seats storing has: one for each lane of eight partitions, and one for the findings.
+// StoreSeats is how many seats storing has: one for each lane of partitions, and one for the findings.
 const StoreSeats = broker.StoreLanes + 1
 
 const findingsSeat = StoreSeats - 1
@@ -29,8 +29,8 @@ type Store interface {
 // The bounds of a block, and how long one waits to be filled. A block makes a part of each table and rollup, which costs ClickHouse about
 // 0.2 s of processor time now and in merges, however few rows are in it: few and large ones are several times cheaper.
 const (
-	blockRows     = 120_000 // events; about 20,000 rows of worker_samples
-	blockBytes    = 16 << 20
+	blockRows     = 200_000  // events; about 40,000 rows of worker_samples
+	blockBytes    = 32 << 20 // 160 MB while they are inserted
 	blockMessages = 10_000
 	blockLinger   = 10 * time.Second
 	findingLinger = 2 * time.Second // findings are few, and asked for at once
@@ -41,7 +41,7 @@ const (
 //
 // What is stored is told by the seat's entry in the bucket LOWTIDE_BLOCKS, not by the acknowledgements of a consumer: an entry is
 // written by compare-and-set, so that of two who think a seat is theirs one stops, while a consumer gives what it has to whoever asks.
-// The durable consumers store-lane-N and `store` of the findings follow the entry, for everybody to see what waits.
+// The durable consumers store-half-N and `store` of the findings follow the entry, for everybody to see what waits.
 type Storer struct {
 	js    jetstream.JetStream
 	store Store

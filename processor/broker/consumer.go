@@ -13,8 +13,9 @@ import (
 	"lowtide/event"
 )
 
-// StoreLanes is how many consumers read the events for the store: one for each partition would mean many small inserts.
-const StoreLanes = 8
+// StoreLanes is how many consumers read the events for the store. A block costs ClickHouse nearly the same however few rows are in it, so that one
+// for each partition, or eight in all, would cost several times as much.
+const StoreLanes = 2
 
 // ReaderPrefix is what the names of the consumers by which processors read the events to judge begin with. They live as long as their processor.
 const ReaderPrefix = "judging-"
@@ -39,9 +40,9 @@ func JudgeConsumer(ctx context.Context, js jetstream.JetStream, partition int) (
 	return consumer, err
 }
 
-// StoreConsumer returns the durable consumer that inserts the events of the partitions of one lane: 8 lane to 8 lane + 7. It is apart from
-// the judge's, so that paging does not wait for ClickHouse. An earlier version had a consumer for each partition; where these
-// stopped the lane begins, and they are deleted. The slowest of them decides, so the faster ones' events come once more. No
+// StoreConsumer returns the durable consumer of what is inserted of one lane: half of the partitions. It is apart from the judge's, so that
+// paging does not wait for ClickHouse. Earlier versions had a consumer for each partition, and then eight lanes; where these stopped the
+// lane begins, and they are deleted. The slowest of them decides, so the faster ones' events come once more. No
 // processor of that version may run any more.
 func StoreConsumer(ctx context.Context, js jetstream.JetStream, lane int) (jetstream.Consumer, error) {
 	if lane < 0 || lane >= StoreLanes {
@@ -49,7 +50,7 @@ func StoreConsumer(ctx context.Context, js jetstream.JetStream, lane int) (jetst
 	}
 	ctx, cancel := context.WithTimeout(ctx, ensureLimit)
 	defer cancel()
-	config := eventConsumer("store-lane-" + strconv.Itoa(lane))
+	config := eventConsumer(StoreName(lane))
 	first := lane * lanePartitions
 	for p := first; p < first+lanePartitions; p++ {
 		config.FilterSubjects = append(config.FilterSubjects, PartitionSubjects(p))
@@ -60,8 +61,10 @@ func StoreConsumer(ctx context.Context, js jetstream.JetStream, lane int) (jetst
 	}
 	// Only now, when the lane is there and remembers where to begin.
 	for p := first; p < first+lanePartitions; p++ {
-		if err := stream.DeleteConsumer(ctx, oldStoreName(p)); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
-			return nil, explain("delete consumer "+oldStoreName(p)+" of an earlier version", err)
+		for _, name := range oldStoreNames(p) {
+			if err := stream.DeleteConsumer(ctx, name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+				return nil, explain("delete consumer "+name+" of an earlier version", err)
+			}
 		}
 	}
 	return consumer, nil
@@ -99,7 +102,13 @@ func JudgeName(partition int) string { return "judge-" + strconv.Itoa(partition)
 // PartitionSubjects are those of the events of a partition.
 func PartitionSubjects(partition int) string { return "lowtide.p." + strconv.Itoa(partition) + ".>" }
 
-func oldStoreName(partition int) string { return "store-" + strconv.Itoa(partition) }
+// StoreName is the name of the durable consumer of a lane.
+func StoreName(lane int) string { return "store-half-" + strconv.Itoa(lane) }
+
+// oldStoreNames are the consumers that stored a partition in earlier versions: one each, then eight lanes.
+func oldStoreNames(partition int) []string {
+	return []string{"store-" + strconv.Itoa(partition), "store-lane-" + strconv.Itoa(partition/8)}
+}
 
 func eventConsumer(name string) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
@@ -168,12 +177,14 @@ func storedBefore(ctx context.Context, stream jetstream.Stream, first int) (uint
 	oldest, found := info.State.LastSeq+1, false
 	for p := first; p < first+lanePartitions; p++ {
 		floor := uint64(0)
-		consumer, err := stream.Consumer(ctx, oldStoreName(p))
-		switch {
-		case err == nil:
-			found, floor = true, consumer.CachedInfo().AckFloor.Stream
-		case !errors.Is(err, jetstream.ErrConsumerNotFound):
-			return 0, fmt.Errorf("read consumer %s: %w", oldStoreName(p), err)
+		for _, name := range oldStoreNames(p) {
+			consumer, err := stream.Consumer(ctx, name)
+			switch {
+			case err == nil:
+				found, floor = true, max(floor, consumer.CachedInfo().AckFloor.Stream)
+			case !errors.Is(err, jetstream.ErrConsumerNotFound):
+				return 0, fmt.Errorf("read consumer %s: %w", name, err)
+			}
 		}
 		// A silent partition's acknowledgements ended long ago, and nothing waits behind them.
 		next, err := stream.GetMsg(ctx, floor+1, jetstream.WithGetMsgSubject(PartitionSubjects(p)))

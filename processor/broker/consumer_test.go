@@ -154,12 +154,12 @@ func names(t *testing.T, js jetstream.JetStream) []string {
 	return all
 }
 
-// The events are 1: partition 8, 2: 9, 3: 8, 4: 9, 5: 8, 6: 20, 7: 9. Partition 8 is stored to 3, 9 to 2, so storing goes on with 4; it
+// The events are 1: partition 40, 2: 41, 3: 40, 4: 41, 5: 40, 6: 20, 7: 41. Partition 40 is stored to 3, 41 to 2, so storing goes on with 4; it
 // begins there however often the lane is opened, and 20 belongs to another lane.
 func TestLaneBeginsWhereTheEarlierVersionStopped(t *testing.T) {
 	_, js := begin(t, Options{StoreDir: t.TempDir()})
-	publish(t, js, 8, 9, 8, 9, 8, 20, 9)
-	for p, upTo := range map[int]uint64{8: 3, 9: 2, 10: 0, 11: 0, 12: 0, 13: 0, 14: 0, 15: 0, 20: 0} {
+	publish(t, js, 40, 41, 40, 41, 40, 20, 41)
+	for p, upTo := range map[int]uint64{40: 3, 41: 2, 42: 0, 43: 0, 44: 0, 45: 0, 46: 0, 47: 0, 20: 0} {
 		old(t, js, "store-"+strconv.Itoa(p), p, jetstream.AckAllPolicy, upTo)
 	}
 	for range 2 {
@@ -167,7 +167,7 @@ func TestLaneBeginsWhereTheEarlierVersionStopped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := names(t, js); !slices.Equal(got, []string{"store-20", "store-lane-1"}) {
+		if got := names(t, js); !slices.Equal(got, []string{"store-20", "store-half-1"}) {
 			t.Errorf("consumers %v", got)
 		}
 		if info, err := lane.Info(t.Context()); err != nil || info.NumPending != 3 {
@@ -198,9 +198,9 @@ func TestLaneBeginsWhereTheEarlierVersionStopped(t *testing.T) {
 // All that the earlier version's silent partitions had is stored, so nothing is read again.
 func TestLaneOfStoredPartitionsBeginsWithWhatIsNew(t *testing.T) {
 	_, js := begin(t, Options{StoreDir: t.TempDir()})
-	publish(t, js, 8, 9, 20, 20)
-	old(t, js, "store-8", 8, jetstream.AckAllPolicy, 1)
-	old(t, js, "store-9", 9, jetstream.AckAllPolicy, 2)
+	publish(t, js, 40, 41, 20, 20)
+	old(t, js, "store-40", 40, jetstream.AckAllPolicy, 1)
+	old(t, js, "store-lane-5", 41, jetstream.AckAllPolicy, 2)
 	lane, err := StoreConsumer(t.Context(), js, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -208,15 +208,15 @@ func TestLaneOfStoredPartitionsBeginsWithWhatIsNew(t *testing.T) {
 	if c := lane.CachedInfo().Config; c.OptStartSeq != 5 {
 		t.Errorf("begins with %d, want 5, the next one", c.OptStartSeq)
 	}
-	fresh, err := StoreConsumer(t.Context(), js, 2) // 16 to 23: nobody stored them
+	fresh, err := StoreConsumer(t.Context(), js, 0) // 0 to 31: nobody stored them
 	if err != nil {
 		t.Fatal(err)
 	}
 	if info, err := fresh.Info(t.Context()); err != nil || info.NumPending != 2 || info.Config.DeliverPolicy != jetstream.DeliverAllPolicy {
 		t.Errorf("a lane without a past: %+v, %v", info, err)
 	}
-	if _, err := StoreConsumer(t.Context(), js, 8); err == nil || err.Error() != "consume lane 8: there are 0 to 7" {
-		t.Errorf("lane 8: %v", err)
+	if _, err := StoreConsumer(t.Context(), js, 2); err == nil || err.Error() != "consume lane 2: there are 0 to 1" {
+		t.Errorf("lane 2: %v", err)
 	}
 }
 
