@@ -263,6 +263,9 @@ func (r *run) gather(ctx context.Context, in *reader) (Block, *bounds, error) {
 		if err != nil {
 			return block, nil, err
 		}
+		if !r.source.owns(raw) {
+			continue
+		}
 		if b == nil {
 			if meta.Sequence.Stream <= r.stored {
 				return block, nil, errors.Join(errRewound, r.rewind(ctx, meta.Sequence.Stream-1))
