@@ -23,8 +23,8 @@ const (
 	benchStep   = 50 * time.Millisecond
 	benchLook   = 5 // steps between two readings of the backlog
 	benchRest   = 4 // readings for which nothing waits, until everything is judged
-	windowTime  = 3 // seconds of what is read that may wait unread: more than a block waits to be filled and is stored
-	windowLeast = 60_000
+	windowTime  = 20 // seconds of what is read that may wait unread: more than a block waits to be filled and is stored
+	windowLeast = 400_000
 	drainLimit  = 3 * time.Minute
 	cardLimit   = time.Minute // until the card of the last planted failure
 	stageTime   = 3 * time.Second
