@@ -21,8 +21,8 @@ import (
 const (
 	benchPast   = 48 * time.Hour // where the fleet's time begins: it runs faster than the clock and must not pass it
 	benchStep   = 50 * time.Millisecond
-	benchLook   = 5 // steps between two readings of the backlog
-	benchRest   = 4 // readings for which nothing waits, until everything is judged
+	benchLook   = 5  // steps between two readings of the backlog
+	benchRest   = 4  // readings for which nothing waits, until everything is judged
 	windowTime  = 20 // seconds of what is read that may wait unread: more than a block waits to be filled and is stored
 	windowLeast = 400_000
 	drainLimit  = 3 * time.Minute

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,6 +47,9 @@ func TestDocumentedCommandsExist(t *testing.T) {
 			line, _, _ = strings.Cut(strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(line), "$ "), "./"), "  #")
 			if rest, ok := strings.CutPrefix(line, "lowtide "); ok && block {
 				args := quoted.FindAllString(rest, -1)
+				if to := slices.IndexFunc(args, func(arg string) bool { return arg == ">" || arg == "|" }); to >= 0 {
+					args = args[:to] // what follows is the shell's
+				}
 				for i := range args {
 					args[i] = strings.Trim(args[i], `"`)
 				}

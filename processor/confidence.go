@@ -16,6 +16,10 @@ import (
 const (
 	inferredCap = 0.6 // design.md, Worker: without the engine's metrics quiet is a guess
 	matchedCap  = 0.9 // a worker that never drains is compared with itself at the same load, not with nothing
+
+	// A rule that a user wrote was not there when the calibration was made: what is known of its class says little about it.
+	ownCap       = 0.5
+	ownConfirmed = 0.7
 )
 
 // The kinds of evidence, each with a map of its own.
@@ -149,7 +153,8 @@ func probability(class string, score float64) float64 {
 }
 
 // confidence puts the two steps together.
-func (j *Judge) confidence(f *event.Finding, v *view, series []int) float64 {
+func (j *Judge) confidence(f *event.Finding, v *view, q *question) float64 {
+	series := q.series
 	raw := score(f, v.sample, v.w, series)
 	if j.uncalibrated {
 		return raw
@@ -160,6 +165,13 @@ func (j *Judge) confidence(f *event.Finding, v *view, series []int) float64 {
 	}
 	if matched, known := v.sample.Bool(confidenceIDs.matched); known && matched && len(series) > 0 {
 		p = min(p, matchedCap)
+	}
+	if q.rule.Own {
+		most := ownCap
+		if f.State == event.Confirmed {
+			most = ownConfirmed
+		}
+		p = min(p, most)
 	}
 	return math.Round(100*p) / 100
 }

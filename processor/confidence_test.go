@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"lowtide/event"
 	"lowtide/rules"
+	"lowtide/rules/variable"
 )
 
 // A calibration only rises, starts somewhere and is never certain; every class has one.
@@ -76,6 +78,41 @@ func TestConfidenceOfRealRecordings(t *testing.T) {
 				t.Errorf("%s: confidence of %s falls from %v to %v", name, f.Class, last[f.Incident], f.Confidence)
 			}
 			last[f.Incident] = f.Confidence
+		}
+	}
+}
+
+// A rule that somebody wrote, or whose condition he changed, was not there when confidence was measured; one of which he only changed what follows was.
+func TestConfidenceOfOwnRulesIsNotThatOfTheClass(t *testing.T) {
+	for name, test := range map[string]struct {
+		rules string
+		id    string
+		state string
+		want  float64
+	}{
+		"a new one":             {"rules:\n  - id: mine\n    class: blind\n    scope: host\n    when: |\n      blind.seconds > 60.0\n    severity: {alone: ticket}\n    summary: x\n", "mine", event.Suspected, 0.5},
+		"a new one, confirmed":  {"rules:\n  - id: mine\n    class: blind\n    scope: host\n    when: |\n      blind.seconds > 60.0\n    severity: {alone: ticket}\n    summary: x\n", "mine", event.Confirmed, 0.7},
+		"another threshold":     {"rules:\n  - id: retention\n    thresholds: {floor: 16 * MiB}\n", "retention", event.Suspected, 0.5},
+		"another severity only": {"rules:\n  - id: blind\n    severity: {alone: info}\n", "blind", event.Suspected, -1},
+		"the built-in one":      {"rules: []\n", "blind", event.Suspected, -1},
+	} {
+		pack, err := rules.LoadSources([]rules.Source{{Name: "mine.yaml", Content: []byte(test.rules)}})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		judge := NewJudge(pack, func(*event.Finding) {})
+		rule := pack.Rule(test.id)
+		sample := variable.NewSample()
+		f := &event.Finding{Class: rule.Class, State: test.state}
+		got := judge.confidence(f, &view{sample: sample}, &question{rule: rule})
+		want := test.want
+		if measured := math.Round(100*probability(rule.Class, score(f, sample, nil, nil))) / 100; want < 0 {
+			want = measured
+		} else if measured < want {
+			t.Fatalf("%s: the class alone has %v, nothing is tested", name, measured)
+		}
+		if got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
 		}
 	}
 }

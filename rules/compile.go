@@ -33,7 +33,7 @@ const maxDuration = 30 * 24 * time.Hour
 func compile(s *spec, shelf library, problems *Problems) (*Rule, bool) {
 	before := len(*problems)
 	line, _ := place(s.at.key)
-	r := &Rule{ID: s.id, File: s.at.doc.name, Line: line, Pair: time.Hour, Enabled: true}
+	r := &Rule{ID: s.id, File: s.at.doc.name, Line: line, Pair: time.Hour, Enabled: true, Own: s.own}
 	r.Class = s.word("class", Classes())
 	r.Scope = s.word("scope", scopes)
 	s.flag("enabled", &r.Enabled)

@@ -30,13 +30,14 @@ func (p *Pack) Rule(id string) *Rule {
 func load(layers ...[]Source) (*Pack, error) {
 	var problems Problems
 	var merged []*spec
-	for _, sources := range layers {
+	for i, sources := range layers {
 		below := make([]string, len(merged))
 		for i, s := range merged {
 			below[i] = s.id
 		}
 		layer := readSpecs(sources, below, &problems)
 		for _, s := range layer {
+			s.own = i > 0
 			for _, twin := range s.twins { // refused for its id, and what else is wrong with it is told too
 				compile(twin, library{layers: layers, problems: &problems}, &problems)
 			}

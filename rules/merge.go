@@ -1,5 +1,7 @@
 package rules
 
+import "slices"
+
 // spec is one rule as written: its fields, each still at its place in a file.
 type spec struct {
 	id     string
@@ -7,11 +9,15 @@ type spec struct {
 	at     field   // the id, for messages about the rule as a whole
 	layers int     // from how many files it was put together
 	twins  []*spec // that have the same id in the same layer
+	own    bool    // whether it holds is decided by what a user wrote
 }
+
+// deciding are the fields that say whether a rule holds; the others say what follows and what is told.
+var deciding = []string{"class", "scope", "thresholds", "when", "confirm", "refute"}
 
 // over returns the base with the fields of the user's part in front; thresholds are merged by name, every other field as a whole.
 func (s *spec) over(base *spec) *spec {
-	out := &spec{id: s.id, fields: make(map[string]field, len(base.fields)), at: s.at, layers: base.layers + 1}
+	out := &spec{id: s.id, fields: make(map[string]field, len(base.fields)), at: s.at, layers: base.layers + 1, own: base.own}
 	for name, f := range base.fields {
 		out.fields[name] = f
 	}
@@ -20,6 +26,7 @@ func (s *spec) over(base *spec) *spec {
 			f.below = lower(base.fields[name])
 		}
 		out.fields[name] = f
+		out.own = out.own || slices.Contains(deciding, name)
 	}
 	return out
 }

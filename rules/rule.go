@@ -44,6 +44,7 @@ type Rule struct {
 	Advice   []string // the lines of the advice file as written; AdviceFor fills them
 	Shadow   bool     // judged and recorded, never announced
 	Enabled  bool
+	Own      bool // a user wrote what decides it, or changed a part of that: nobody has measured how often it is right
 
 	Thresholds map[string]float64
 	File       string // where the rule, or the last part of it, was written

@@ -60,6 +60,12 @@ func (r *Reading) Clear() {
 	clear(r.Presence)
 }
 
+// Join adds what another reads.
+func (r *Reading) Join(other *Reading) {
+	r.Values.Join(other.Values)
+	r.Presence.Join(other.Presence)
+}
+
 // Clone returns a copy.
 func (r *Reading) Clone() Reading { return Reading{slices.Clone(r.Values), slices.Clone(r.Presence)} }
 
