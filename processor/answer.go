@@ -24,8 +24,11 @@ type question struct {
 	incidents *incident.Tracker   // what its answers become
 }
 
-// maxDeciding bounds the parts that are kept for one rule, which all subjects share.
-const maxDeciding = 32
+// maxDeciding bounds the parts that are kept for one rule, which all subjects share; maxWatched those that are kept for all of a scope.
+const (
+	maxDeciding = 32
+	maxWatched  = 64
+)
 
 // decides returns what was read of the sample for the answer that was given: as long as none of it changes, the answer is the same.
 func (q *question) decides(s *variable.Sample, answer rules.Outcome, work *variable.Reading) *variable.Reading {
@@ -54,7 +57,31 @@ type questions struct {
 	growing uint32 // those about a series
 
 	incidents *incident.Tracker
-	shadow    *questions // those that are tried out, of the same scope; nil where there are none
+	shadow    *questions          // those that are tried out, of the same scope; nil where there are none
+	watched   []*variable.Reading // what has decided all answers about some subject
+}
+
+// watch returns what all these answers were decided by, and what makes rules ask: while none of it moves, each rule that said no goes on to
+// say it. Nil where too many such parts were seen to keep another.
+func (q *questions) watch(results []answer, work *variable.Reading) *variable.Reading {
+	work.Clear()
+	for i := range q.all {
+		work.Join(results[i].decided)
+		if asks := q.all[i].asks; asks != nil {
+			work.Values.Join(*asks)
+		}
+	}
+	for _, one := range q.watched {
+		if one.Equal(work) {
+			return one
+		}
+	}
+	if len(q.watched) == maxWatched {
+		return nil
+	}
+	one := work.Clone()
+	q.watched = append(q.watched, &one)
+	return &one
 }
 
 // inPrecedence returns the rules that are asked, or those that are only tried out, in the order in which their classes explain each other.
@@ -123,8 +150,24 @@ type answers struct {
 	firm    bool   // all were asked since the sample was last settled, so that only what was touched has to be asked again
 	holds   uint32 // those that said true
 	mixed   bool   // the proofs of several series stood in the sample, one after the other
+	rested  bool   // what no answer was decided by has changed since, and so Confirm and With of some
 	open    opened
-	shadow  *answers // of the rules that are tried out
+	watch   *variable.Reading // as questions.watch; nil while that is not known
+	shadow  *answers          // of the rules that are tried out
+}
+
+// rests says that no rule would say anything else than it did, that none holds, and that nothing is open at the key.
+func (a *answers) rests(q *questions, s *variable.Sample) bool {
+	switch {
+	case !a.firm || a.holds != 0 || len(a.open.all) > 0:
+		return false
+	case a.watch == nil || a.mixed:
+		return s.Concerned(&q.readers) == 0
+	case s.Moved(a.watch):
+		return false
+	}
+	a.rested = true
+	return true
 }
 
 // loosen has all rules asked again.
@@ -162,7 +205,7 @@ func (j *Judge) unmoved(q *questions, a *answers, s *variable.Sample, key string
 		return false
 	}
 	j.look(&a.open, q, key)
-	return a.firm && a.holds == 0 && len(a.open.all) == 0 && s.Concerned(&q.readers) == 0
+	return a.rests(q, s)
 }
 
 // ask is askThem, of the rules that count and then of those that are tried out.
@@ -179,6 +222,10 @@ func (j *Judge) ask(q *questions, a *answers, v *view) {
 func (j *Judge) askThem(q *questions, a *answers, v *view) {
 	s, open := v.sample, &a.open
 	j.look(open, q, v.key)
+	called := v.w != nil && v.w.called != 0
+	if !called && a.rests(q, s) {
+		return
+	}
 	concerned := ^uint32(0) // whose answers may be others now
 	if a.firm {
 		if concerned = s.Concerned(&q.readers); concerned|a.holds == 0 && len(open.all) == 0 {
@@ -192,8 +239,14 @@ func (j *Judge) askThem(q *questions, a *answers, v *view) {
 	if a.firm {
 		asked |= open.about
 	}
-	proving, several := false, false
-	if v.w != nil && v.w.called != 0 {
+	if a.rested {
+		for i := range a.results {
+			a.results[i].late = true
+		}
+		a.rested = false
+	}
+	proving, several, moved := false, false, a.watch == nil
+	if called {
 		proving, several = true, v.w.called&(v.w.called-1) != 0
 		asked |= q.growing
 	}
@@ -207,7 +260,9 @@ func (j *Judge) askThem(q *questions, a *answers, v *view) {
 		if concerned&bit != 0 {
 			if !a.firm || s.Moved(said.decided) {
 				said.When, said.Missing = one.rule.Condition(s)
-				said.decided = one.decides(s, said.When, &j.work)
+				if by := one.decides(s, said.When, &j.work); by != said.decided {
+					said.decided, moved = by, true
+				}
 			}
 			// Where several series were proven, what one said can have come back to what another had said, and nothing was touched.
 			said.late = said.late || !a.firm || several || a.mixed || s.Touched(one.beside)
@@ -230,6 +285,11 @@ func (j *Judge) askThem(q *questions, a *answers, v *view) {
 		}
 	}
 	a.firm, a.holds, a.mixed = true, holds, several
+	if moved && holds == 0 {
+		a.watch = q.watch(a.results, &j.work)
+	} else if moved {
+		a.watch = nil
+	}
 }
 
 // next is the first reader from one on whose bit is set, which all that share the bit have; past the last one when there is none.

@@ -59,9 +59,11 @@ type card struct {
 }
 
 func (h *host) card(uuid string) *card {
-	if c := h.near; c != nil && c.uuid == uuid {
-		c.heard = h.elapsed
-		return c
+	for i := range h.near.all {
+		if one := &h.near.all[i]; one.uuid == uuid && one.is != nil {
+			one.is.heard = h.elapsed
+			return one.is
+		}
 	}
 	c := h.cards[uuid]
 	if c == nil {
@@ -75,9 +77,24 @@ func (h *host) card(uuid string) *card {
 	}
 	c.heard = h.elapsed
 	if c.kept {
-		h.near = c
+		h.near.add(c)
 	}
 	return c
+}
+
+// nearest are the cards of the newest events of devices; a host tells of all of them in turn.
+type nearest struct {
+	all [8]struct {
+		uuid string
+		is   *card
+	}
+	next uint8
+}
+
+func (n *nearest) add(c *card) {
+	one := &n.all[n.next%uint8(len(n.all))]
+	one.uuid, one.is = c.uuid, c
+	n.next++
 }
 
 // card returns a card of the worker's host that is remembered, nil for another one.

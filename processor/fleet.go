@@ -26,10 +26,10 @@ type host struct {
 	key       string
 	said      *event.Host // of its newest event
 	processes map[process]*watched
-	recent    *watched // whom the newest event was about
+	recent    recently // whom the newest events were about
 	cards     map[string]*card
-	near      *card // of the newest event of a device
-	layout    int   // grows when it is known better which cards there are, and which is a part of which
+	near      nearest // of the newest events of devices
+	layout    int     // grows when it is known better which cards there are, and which is a part of which
 	slots     map[string]*slot
 	sensors   map[string]*sensor
 	blind     int // sensors that are not well
@@ -182,16 +182,41 @@ func (h *host) process(e *event.Event, at time.Time) *watched {
 	}
 	delete(h.processes, w.life)
 	w.life.form, w.life.start = 3, w.end.at.UnixNano()
-	h.processes[w.life], h.recent = w, nil
+	h.processes[w.life], h.recent = w, recently{}
 	return nil
 }
 
-// again returns the process of the newest event if this one names it by the same object, as those of one recording do.
+// again returns the process of one of the newest events if this one names it by the same object, as those of one recording do.
 func (h *host) again(e *event.Event) *watched {
-	if w := h.recent; w != nil && w.said == e.Worker && w.saidHost == e.Host {
-		return w
+	for i := range h.recent.all {
+		if one := &h.recent.all[i]; one.who == e.Worker {
+			if w := one.is; w != nil && w.said == e.Worker && w.saidHost == e.Host {
+				return w
+			}
+			return nil
+		}
 	}
 	return nil
+}
+
+// recently are the processes of the newest events, by how these named them: a host tells of all of its processes in turn.
+type recently struct {
+	all [8]struct {
+		who *event.Worker
+		is  *watched
+	}
+	next uint8
+}
+
+func (r *recently) add(who *event.Worker, w *watched) {
+	for i := range r.all {
+		if r.all[i].who == who || r.all[i].is == w {
+			r.all[i].who, r.all[i].is = who, w
+			return
+		}
+	}
+	r.all[r.next%uint8(len(r.all))].who, r.all[r.next%uint8(len(r.all))].is = who, w
+	r.next++
 }
 
 // worker finds the process that an event is about, or begins to watch it.
@@ -201,7 +226,8 @@ func (j *Judge) worker(h *host, e *event.Event, at time.Time) *watched {
 		return w
 	}
 	if w := h.process(e, at); w != nil {
-		h.recent, w.saidHost = w, e.Host
+		h.recent.add(e.Worker, w)
+		w.saidHost = e.Host
 		w.hear(at)
 		if w.said != e.Worker {
 			w.said = e.Worker

@@ -61,17 +61,18 @@ type Judge struct {
 
 // clock is the time of the newest event, as it was written and as it is used: four of five have that of the one before.
 type clock struct {
+	of      *timestamppb.Timestamp // events of one tick share it mostly
 	seconds int64
 	nanos   int32
 	at      time.Time
 }
 
 func (c *clock) shows(t *timestamppb.Timestamp) bool {
-	return t != nil && t.Seconds == c.seconds && t.Nanos == c.nanos
+	return t != nil && (t == c.of || t.Seconds == c.seconds && t.Nanos == c.nanos)
 }
 
 func (c *clock) read(e *event.Event) time.Time {
-	*c = clock{e.Time.GetSeconds(), e.Time.GetNanos(), e.At()}
+	*c = clock{e.Time, e.Time.GetSeconds(), e.Time.GetNanos(), e.At()}
 	return c.at
 }
 
@@ -110,7 +111,7 @@ func NewJudgeWith(pack *rules.Pack, board *Board, emit func(*event.Finding)) *Ju
 		if w := j.seen.w; w != nil {
 			f.Replicas = j.replicas(w, j.about.series, j.seen.at)
 		}
-		f.Confidence = j.confidence(f, &j.seen, j.about.series)
+		f.Confidence = j.confidence(f, &j.seen, j.about)
 	}
 	return j
 }
@@ -336,17 +337,17 @@ func (j *Judge) judge(w *watched, at time.Time, exited bool) {
 		j.compare(w, at)
 	}
 	w.takeOrphan()
-	v := view{kind: "worker", subject: w.Key, key: w.Slot, at: at, sample: s, w: w, host: w.home, related: w.relatives(j), life: w.Key, exited: exited}
-	j.ask(j.perWorker, &w.answers, &v)
+	if w.called != 0 || !j.unmoved(j.perWorker, &w.answers, s, w.Slot) {
+		j.ask(j.perWorker, &w.answers, &view{kind: "worker", subject: w.Key, key: w.Slot, at: at, sample: s, w: w, host: w.home, related: w.relatives(j), life: w.Key, exited: exited})
+	}
 	if in := w.in; in != nil && in.heardBy(w, at) {
-		v.kind, v.subject, v.key = "instance", in.key, j.standing(in, w, at)
-		v.life, v.exited = in.life, exited && in.life == w.Key
-		j.ask(j.perInstance, &w.shared, &v)
+		if key := j.standing(in, w, at); w.called != 0 || !j.unmoved(j.perInstance, &w.shared, s, key) {
+			j.ask(j.perInstance, &w.shared, &view{kind: "instance", subject: in.key, key: key, at: at, sample: s, w: w, host: w.home, related: w.relatives(j), life: in.life, exited: exited && in.life == w.Key})
+		}
 	} else {
 		w.shared.loosen()
 		if speaker := in.speaking(); exited && speaker != nil && in.life == w.Key { // another one tells that the instance's life is over
-			v.kind, v.subject, v.key, v.w, v.sample, v.life = "instance", in.key, in.slot, speaker, speaker.Sample(), in.life
-			j.ask(j.perInstance, &speaker.shared, &v)
+			j.ask(j.perInstance, &speaker.shared, &view{kind: "instance", subject: in.key, key: in.slot, at: at, sample: speaker.Sample(), w: speaker, host: w.home, related: w.relatives(j), life: in.life, exited: exited})
 		}
 	}
 	s.Settle()

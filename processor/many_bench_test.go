@@ -30,7 +30,7 @@ func BenchmarkMany(b *testing.B) {
 		b.Run(of.name, func(b *testing.B) {
 			defer debug.SetGCPercent(debug.SetGCPercent(200)) // as a processor runs
 			f := newManyHosts(b, of.pack, hosts)
-			for range 180 {
+			for range 90 {
 				f.play(b, 1) // past warm-up, and until growth of three hours can be called
 			}
 			f.pace(5 * time.Second)
@@ -74,7 +74,7 @@ func newManyHosts(b *testing.B, pack *rules.Pack, hosts int) *manyHosts {
 	kinds := make([]sim.Kind, 100) // one of a hundred workers leaks, one is pressed
 	kinds[33], kinds[66] = sim.Leaking, sim.KVPressed
 	for n := range hosts {
-		m, err := sim.NewMachine(sim.MachineOptions{Number: n, Workers: 8, Kinds: kinds, Seed: 7, Step: time.Minute, Start: time.Date(2026, 11, 2, 9, 0, 0, 0, time.UTC)})
+		m, err := sim.NewMachine(sim.MachineOptions{Number: n, Workers: 8, Kinds: kinds, Seed: 7, Step: 2 * time.Minute, Start: time.Date(2026, 11, 2, 9, 0, 0, 0, time.UTC)})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -104,7 +104,7 @@ func (s *saved) settle(graph *layout.Graph) error {
 				return true
 			}
 			for i := range a.results {
-				a.results[i].decided = q.all[i].condition
+				a.results[i].decided, a.results[i].late = q.all[i].condition, true
 				if r := &a.results[i].Result; max(r.When, r.Confirm, r.With, r.Refute) > rules.Unknown {
 					return false
 				}

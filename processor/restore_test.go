@@ -21,7 +21,8 @@ func TestEveryFieldIsDecidedAbout(t *testing.T) {
 		"Judge.asked", "Judge.calls", "Judge.epoch", "Judge.killed", "Judge.perCard", "Judge.perHost", "Judge.perInstance", "Judge.perWorker", "Judge.proofs", "Judge.rules",
 		"Judge.incidents", "Judge.shadows", "Judge.board", "Judge.seat", // saved beside it
 		"Judge.tried", "answers.shadow", // asked again
-		"answers.open", "Judge.wanted",
+		"answers.open", "Judge.wanted", "answers.watch",
+		"answers.rested", "answer.late", // beside a restored answer nothing is known to be as it was: it is asked for anew, and is the same
 		"answer.decided",                                                // what the condition reads holds too, and costs a little more until it is asked again
 		"card.related", "card.relatedAt", "card.wholeAt", "card.wholly", // as of an epoch, and of a layout
 		"host.layout", // only whether it is the same is asked

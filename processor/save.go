@@ -93,7 +93,7 @@ func (in *instance) Parts() []any {
 func (a *answers) Parts() []any { return []any{&a.results, &a.firm, &a.holds, &a.mixed} }
 
 // Parts implements layout.Parted.
-func (a *answer) Parts() []any { return []any{&a.Result, &a.late} }
+func (a *answer) Parts() []any { return []any{&a.Result} }
 
 // Save returns everything that what the judge does next depends on, for RestoreJudge; call it between two events. The same state gives the same
 // bytes. The judge is not changed, and stands still meanwhile. It fails only for text that is not UTF-8, and for more than a GiB.

@@ -96,7 +96,7 @@ func (j *Judge) sweepCards(h *host) {
 		open := j.incidents.Open(c.key)
 		if silence > forget && len(c.users)+len(open) == 0 {
 			delete(h.cards, c.uuid)
-			h.near = nil
+			h.near = nearest{}
 			h.layout++
 			j.epoch++
 			continue
@@ -189,8 +189,6 @@ func (j *Judge) forget(w *watched) {
 	j.awaiting = slices.DeleteFunc(j.awaiting, func(a awaited) bool { return a.w == w })
 	delete(j.workers, w.Key)
 	delete(w.home.processes, w.life)
-	if w.home.recent == w {
-		w.home.recent = nil
-	}
+	w.home.recent = recently{}
 	j.unindex(w)
 }

@@ -210,19 +210,18 @@ func (r *reading) allocated() float64 {
 
 // held changes when what PyTorch holds or has counted does, on any of the GPUs, or what the process uses there.
 func (r *reading) held() (sum uint64) {
-	weight := uint64(1)
+	weight := uint64(1) // of what comes next, beside its own of odds
 	for i := range r.cards {
 		c := &r.cards[i]
 		if a := c.allocator; a != nil {
-			for _, v := range [...]*uint64{a.AllocatedBytes, a.ReservedBytes, a.ActiveBytes, a.RequestedBytes, a.AllocatedPeakBytes, a.ReservedPeakBytes,
-				a.InactiveSplitBytes, a.PrivatePoolBytes, a.AllocRetriesTotal, a.OomsTotal, a.DeviceAllocsTotal, a.DeviceFreesTotal, a.PinnedAllocatedBytes,
-				a.PinnedActiveBytes, a.CompilesTotal} {
-				weight *= 0x9e3779b97f4a7c15 // odd, as in fingerprint
-				sum += orAbsent(v) * weight
-			}
+			s := orAbsent(a.AllocatedBytes)*odds[0] + orAbsent(a.ReservedBytes)*odds[1] + orAbsent(a.ActiveBytes)*odds[2] + orAbsent(a.RequestedBytes)*odds[3] +
+				orAbsent(a.AllocatedPeakBytes)*odds[4] + orAbsent(a.ReservedPeakBytes)*odds[5] + orAbsent(a.InactiveSplitBytes)*odds[6] + orAbsent(a.PrivatePoolBytes)*odds[7]
+			s += orAbsent(a.AllocRetriesTotal)*odds[8] + orAbsent(a.OomsTotal)*odds[9] + orAbsent(a.DeviceAllocsTotal)*odds[10] + orAbsent(a.DeviceFreesTotal)*odds[11]
+			sum += weight * (s + orAbsent(a.PinnedAllocatedBytes)*odds[12] + orAbsent(a.PinnedActiveBytes)*odds[13] + orAbsent(a.CompilesTotal)*odds[14])
+			weight *= odds[14]
 		}
 		if p := c.process; p != nil {
-			weight *= 0x9e3779b97f4a7c15
+			weight *= odds[0]
 			sum += orAbsent(p.UsedBytes) * weight
 		}
 	}

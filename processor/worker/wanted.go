@@ -133,8 +133,12 @@ func (w *Worker) leave(wanted *Wanted, at time.Time) {
 	}
 	u := &w.unshown
 	u.waits, u.at, u.shape = true, at, w.now.shape()
-	cards := append(u.now.cards[:0], w.now.cards...)
-	u.now = w.now
+	cards := u.now.cards
+	if u.now = w.now; len(cards) == 1 && len(w.now.cards) == 1 { // as nearly always
+		cards[0] = w.now.cards[0]
+	} else {
+		cards = append(cards[:0], w.now.cards...)
+	}
 	u.now.cards = cards
 }
 
