@@ -30,7 +30,7 @@ type Store interface {
 // 0.2 s of processor time now and in merges, however few rows are in it: few and large ones are several times cheaper.
 const (
 	blockRows     = 200_000  // events; about 40,000 rows of worker_samples
-	blockBytes    = 32 << 20 // 160 MB while they are inserted
+	blockBytes    = 16 << 20 // 80 MB while they are inserted
 	blockMessages = 10_000
 	blockLinger   = 10 * time.Second
 	findingLinger = 2 * time.Second // findings are few, and asked for at once

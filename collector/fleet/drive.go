@@ -34,7 +34,7 @@ type Report struct {
 }
 
 // Victims are hosts beside the fleet in which an allocation will fail: one leaking worker each, whose two hours before the fleet's start
-// are published first, and which then ticks as fast as the clock. They live on the fleet's days: the store has a part of each table a
+// are published first, and which then ticks as fast as the clock. Each is of a release of its own, since alike incidents of one are one card. They live on the fleet's days: the store has a part of each table a
 // day and block.
 const (
 	victimPast = 130 * time.Minute
@@ -59,7 +59,7 @@ func Drive(ctx context.Context, stream collector.Stream, o Options, victims int,
 		err = errors.Join(err, f.Close(last))
 	}()
 	for n := range victims {
-		if err := f.add(sim.MachineOptions{Cluster: o.Cluster, Name: VictimName(n + 1), Number: MaxHosts + n, Workers: 1, Kinds: []sim.Kind{sim.Leaking}, Seed: o.Seed, Step: victimStep, Start: o.Start.Add(-victimPast)}, o.Log); err != nil {
+		if err := f.add(sim.MachineOptions{Cluster: o.Cluster, Name: VictimName(n + 1), Number: MaxHosts + n, Workers: 1, Kinds: []sim.Kind{sim.Leaking}, Release: VictimName(n + 1), Seed: o.Seed, Step: victimStep, Start: o.Start.Add(-victimPast)}, o.Log); err != nil {
 			return err
 		}
 	}

@@ -18,6 +18,7 @@ type MachineOptions struct {
 	Workers   int           // 3 when zero
 	Kinds     []Kind        // dealt out in turn over the workers of the fleet; Healthy when empty
 	Scenarios []string      // of Scenarios, dealt out likewise, instead of Kinds
+	Release   string        // of workers of kinds; that of their kind when empty
 	Seed      uint64        // the same seed, number, start and step give the same events
 	Step      time.Duration // between ticks; 5 s when zero
 	Start     time.Time     // of the first tick
@@ -63,6 +64,11 @@ func NewMachine(o MachineOptions) (*Machine, error) {
 		h.identity = identity
 		for n := range o.Workers {
 			h.demo(o.Kinds[(o.Number*o.Workers+n)%len(o.Kinds)])
+		}
+		for _, i := range h.instances {
+			if o.Release != "" {
+				i.release = o.Release
+			}
 		}
 		return m, nil
 	}
