@@ -84,6 +84,7 @@ func (s *source) look(ctx context.Context) (*jetstream.StreamInfo, error) {
 type reader struct {
 	messages jetstream.MessagesContext
 	pending  uint64 // that were behind the last message
+	passed   uint64 // messages of the other lane
 }
 
 // read starts with the first message at or after from.

@@ -89,9 +89,13 @@ func (r *run) serve(ctx context.Context) error {
 	r.gauge.works()
 	silences := 0
 	for ctx.Err() == nil {
+		passed := in.passed
 		block, b, err := r.gather(ctx, in)
 		if err != nil {
 			return err
+		}
+		if in.passed > passed { // the broker gives what is of the other lane: it is not silent
+			silences = 0
 		}
 		if b == nil {
 			if err := r.advance(ctx); err != nil {
@@ -264,6 +268,7 @@ func (r *run) gather(ctx context.Context, in *reader) (Block, *bounds, error) {
 			return block, nil, err
 		}
 		if !r.source.owns(raw) {
+			in.passed++
 			continue
 		}
 		if b == nil {

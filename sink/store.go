@@ -90,30 +90,6 @@ func (s *Storer) Run(ctx context.Context, seat int, fence uint64) error {
 	return nil
 }
 
-// RunStore stores the findings and all events of partitions 0 to partitions-1, by itself, until ctx ends; it returns nil then.
-func RunStore(ctx context.Context, js jetstream.JetStream, store Store, log *slog.Logger, partitions int) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	s := NewStorer(js, store, log)
-	var running sync.WaitGroup
-	lanePartitions := event.PartitionCount / broker.StoreLanes
-	for seat := range StoreSeats {
-		if seat != findingsSeat && seat*lanePartitions >= partitions {
-			continue
-		}
-		running.Go(func() {
-			if err := s.Run(ctx, seat, 0); err != nil {
-				cancel(err)
-			}
-		})
-	}
-	running.Wait()
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.DeadlineExceeded) {
-		return cause
-	}
-	return nil
-}
-
 // Ready says why what is published now would not be stored soon; nil when it is.
 func (s *Storer) Ready() error {
 	s.mu.Lock()

@@ -94,7 +94,7 @@ func (c *Broker) apart(ctx context.Context, book *Book) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(said)) {
 		o := said[name]
-		if !o.OK {
+		if !o.OK || len(o.Problems) > 0 { // those of a processor's own files leave the generation well
 			fmt.Fprintf(c.Stderr, "%s goes on with generation %d:\n%s\n", name, o.Running, indent(o.Problems))
 		}
 		if len(o.Local) > 0 {

@@ -55,6 +55,7 @@ type Watcher struct {
 	local  layer
 
 	seen      uint64         // revision of the newest value of the bucket
+	unread    bool           // the bucket could not be read when it was looked at last
 	set       Set            // in force
 	newest    uint64         // generation of the newest value, in force or not
 	candidate *Edition       // the newest of the bucket, while it is not in force
@@ -191,10 +192,14 @@ func (w *Watcher) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, bookWait)
 	defer cancel()
 	entry, err := w.book.kv.Get(ctx, keyCurrent)
+	absent := errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrKeyDeleted)
+	told := w.unread
+	w.unread = err != nil && !absent
 	switch {
-	case errors.Is(err, jetstream.ErrKeyNotFound), errors.Is(err, jetstream.ErrKeyDeleted):
-	case err != nil:
-		w.log.Debug("the bucket of rules cannot be read", "error", err)
+	case absent:
+	case w.unread && !told: // once an outage
+		w.log.Warn("the bucket of rules cannot be read; the rules stay as they are", "error", err)
+	case w.unread:
 	case entry.Revision() > w.seen:
 		w.take(edition(entry))
 	}
