@@ -161,11 +161,12 @@ func (f *feed) skip(q *queue) {
 	wake(q.ready)
 }
 
-// seen returns up to where a partition that has nothing to take was given everything, 0 when that is not known, and whether it has something.
-func (f *feed) seen(q *queue) (position uint64, waiting bool) {
+// seen returns up to where a partition that has nothing to take was given everything, 0 when that is not known, as while it has still to read what
+// is older than what it is given: it has from whole on. And whether it has something to take.
+func (f *feed) seen(q *queue, whole uint64) (position uint64, waiting bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if waiting = len(q.letters) > 0; q.open && !waiting {
+	if waiting = len(q.letters) > 0; q.open && q.from <= whole && !waiting {
 		position = f.position
 	}
 	return position, waiting

@@ -20,7 +20,7 @@ func (p *partition) idle(ctx context.Context) error {
 		return nil
 	}
 	if r := &p.reading; r.queue != nil {
-		seen, waiting := p.feed.seen(r.queue)
+		seen, waiting := p.feed.seen(r.queue, r.whole)
 		if waiting || len(r.letters) > 0 {
 			return nil
 		}
