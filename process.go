@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -58,6 +59,37 @@ func (a announcing) notifier(log *slog.Logger, data string) notifier.Options {
 	return o
 }
 
+// labelling is the flag of every command that judges a fleet for people.
+type labelling struct {
+	Label labels `sep:"none" placeholder:"SELECTOR:KEY=VALUE" help:"A label for workers, by host, model or both, such as 'host=prod/gpu-7*,model=llama*:team=ml': rules read it as labels.team, routes and silences match team. Repeated; of one key the first that fits counts."`
+}
+
+// labels are those of all --label, or of a list in the settings.
+type labels processor.Labels
+
+// Decode implements kong.MapperValue. All that is wrong in a list comes in one error.
+func (l *labels) Decode(ctx *kong.DecodeContext) error {
+	value := ctx.Scan.Pop().Value
+	all, isList := value.([]any)
+	if !isList {
+		all = []any{value}
+	}
+	var faults []error
+	for _, one := range all {
+		text, isText := one.(string)
+		if !isText {
+			return errors.New("a label is missing; write SELECTOR:KEY=VALUE")
+		}
+		label, err := processor.ParseLabel(text)
+		faults = append(faults, err)
+		*l = append(*l, label)
+	}
+	if len(*l) > processor.MaxLabels {
+		faults = append(faults, fmt.Errorf("%d labels, and at most %d are kept; let patterns with * stand for several", len(*l), processor.MaxLabels))
+	}
+	return errors.Join(faults...)
+}
+
 // ProcessCommand is `process`: the judge, the store and the cards of a fleet, over a broker and a ClickHouse of their own.
 type ProcessCommand struct {
 	NATS       string   `name:"nats" env:"LOWTIDE_NATS" default:"nats://127.0.0.1:4222" placeholder:"URL" help:"The NATS server with JetStream."`
@@ -73,6 +105,7 @@ type ProcessCommand struct {
 	EvidenceHistory time.Duration `default:"10m" placeholder:"10m" help:"With --evidence-hosts: for how long a worker records its allocations before the snapshot, which costs it some microseconds an allocation."`
 	EvidenceCensus  bool          `help:"With --evidence-hosts: also count live tensors that carry a grad_fn, which holds the worker up for up to 200 ms."`
 	announcing
+	labelling
 }
 
 // Run judges, stores and announces until ctx ends.
@@ -112,7 +145,7 @@ func (c *ProcessCommand) start(ctx context.Context, all *parts, log *slog.Logger
 	if err != nil {
 		return err
 	}
-	gather, checks, err := watching{js: js, rules: c.Rules, asker: asker, store: store, announce: c.notifier(log, ""), beat: c.Heartbeat, name: c.Name, log: log}.start(ctx, all)
+	gather, checks, err := watching{js: js, rules: c.Rules, labels: processor.Labels(c.Label), asker: asker, store: store, announce: c.notifier(log, ""), beat: c.Heartbeat, name: c.Name, log: log}.start(ctx, all)
 	if err != nil {
 		return err
 	}

@@ -29,6 +29,7 @@ const tellAgain = 2 * time.Second
 type watching struct {
 	js       jetstream.JetStream
 	rules    []string         // files and folders over the pushed rules
+	labels   processor.Labels // that the configuration adds
 	asker    *processor.Asker // nil: no host is asked for evidence
 	store    *sink.ClickHouse // nil: nothing is stored
 	announce notifier.Options
@@ -53,7 +54,7 @@ func (w watching) start(ctx context.Context, all *parts) ([]prometheus.Collector
 	if err != nil {
 		return nil, nil, err
 	}
-	judges, err := processor.NewJudges(ctx, processor.Options{JS: w.js, Pack: book.Pack(), Log: w.log, Evidence: w.asker})
+	judges, err := processor.NewJudges(ctx, processor.Options{JS: w.js, Pack: book.Pack(), Log: w.log, Evidence: w.asker, Labels: w.labels})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -46,6 +46,7 @@ type UpCommand struct {
 	Rules     []string `type:"path" env:"LOWTIDE_RULES" placeholder:"FILE" help:"Rule files, or folders of them, over the built-in rules and those of 'rules push'; watched, and loaded anew when they change."`
 	Library   string   `placeholder:"FILE" help:"libchdb.so; default: where make engine puts it."`
 	announcing
+	labelling
 	Cluster           string `env:"LOWTIDE_CLUSTER" default:"local" help:"Name of the cluster."`
 	Host              string `env:"LOWTIDE_HOST" help:"Name of this host; its hostname when left out."`
 	Metrics           string `name:"metrics-listen" default:"off" placeholder:"HOST:PORT" help:"Where /metrics, /healthz and /readyz are served; 'off' for nowhere."`
@@ -99,7 +100,7 @@ func (c *UpCommand) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w := watching{js: js, rules: c.Rules, asker: asker, store: store, announce: c.notifier(c.log, c.Data), beat: c.Heartbeat, alone: c.NATS == "", log: c.log}
+	w := watching{js: js, rules: c.Rules, labels: processor.Labels(c.Label), asker: asker, store: store, announce: c.notifier(c.log, c.Data), beat: c.Heartbeat, alone: c.NATS == "", log: c.log}
 	gather, checks, err := w.start(ctx, c.all)
 	if err != nil {
 		return err

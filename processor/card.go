@@ -70,6 +70,7 @@ func (h *host) card(uuid string) *card {
 		c = &card{key: h.key + "/" + uuid, uuid: uuid, home: h, sample: variable.NewSample(), relatedAt: -1, wholeAt: -1}
 		c.sample.SetString(cardIDs.cluster, h.name.cluster)
 		c.sample.SetString(cardIDs.host, h.name.name)
+		h.label(c.sample)
 		if len(h.cards) < maxCards { // beyond that somebody makes names up, and nothing is remembered
 			h.cards[uuid], c.kept = c, true
 			h.layout++

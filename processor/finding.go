@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -150,6 +151,8 @@ func fill(f *event.Finding, v *view, q *question) {
 	s := v.sample
 	f.Subject = event.Subject{Kind: v.kind, Key: v.subject}
 	f.Labels = map[string]string{"cluster": v.host.name.cluster, "host": v.host.name.name}
+	added, _ := s.Labels(labelsID)
+	maps.Copy(f.Labels, added)
 	f.Summary = q.rule.Summary(s)
 	f.Evidence = q.rule.Evidence(s)
 	f.CounterEvidence = q.rule.Against(s)

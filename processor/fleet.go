@@ -32,7 +32,8 @@ type host struct {
 	layout    int     // grows when it is known better which cards there are, and which is a part of which
 	slots     map[string]*slot
 	sensors   map[string]*sensor
-	blind     int // sensors that are not well
+	blind     int               // sensors that are not well
+	labels    map[string]string // that the configuration adds to what is there, whatever the model
 
 	deploys, drains, deaths notes
 	ends                    bool // somebody tells how processes end
@@ -81,6 +82,7 @@ func (j *Judge) find(name hostName, of *event.Host, at time.Time) *host {
 		}
 		h = &host{name: name, key: event.HostKey(of), processes: make(map[process]*watched), cards: make(map[string]*card),
 			slots: make(map[string]*slot), sensors: make(map[string]*sensor), newest: at}
+		j.labelHost(h)
 		j.hosts[name] = h
 	}
 	return h
@@ -251,6 +253,7 @@ func (j *Judge) worker(h *host, e *event.Event, at time.Time) *watched {
 	}
 	life := lifeOf(e.Host, e.Worker)
 	w := &watched{Worker: worker.New(key, e.Host, who, at), home: h, life: life, heard: at, spoke: h.moment(at), turn: h.turn, agreed: h.elapsed, relatedAt: -1}
+	j.label(w)
 	j.workers[key], h.processes[life] = w, w
 	j.index(w)
 	j.comes(w, at)
@@ -368,6 +371,7 @@ func (j *Judge) unindex(w *watched) {
 func (j *Judge) move(w *watched, at time.Time) {
 	j.unindex(w)
 	w.Instance = w.instanceKey()
+	j.label(w)
 	j.settle(w)
 	j.index(w)
 	j.comes(w, at)

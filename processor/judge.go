@@ -49,6 +49,7 @@ type Judge struct {
 	proofs                                   variable.Set           // what prove sets
 	killed                                   *questions             // the rules of class external_kill
 	uncalibrated                             bool                   // findings carry scores instead of probabilities
+	labels                                   Labels
 
 	seen  view // what is being observed, and by which rule: fill tells a finding about it
 	about *question

@@ -23,6 +23,7 @@ type partition struct {
 	log      *slog.Logger
 	batches  *event.BatchReader
 	judge    *Judge
+	labels   Labels // that every judge here adds
 	board    *Board
 	verdicts *Verdicts // nil where nothing is published
 	evidence *Asker    // nil where nobody is asked
@@ -80,7 +81,7 @@ const (
 
 func newPartition(number int, o Options, board *Board, verdicts *Verdicts) *partition {
 	p := &partition{number: number, batches: event.NewBatchReader(), js: o.JS, log: o.Log.With("partition", number), board: board, marks: make(map[string]mark), verdicts: verdicts,
-		evidence: o.Evidence, now: time.Now, pace: usual()}
+		evidence: o.Evidence, labels: o.Labels, now: time.Now, pace: usual()}
 	p.ruling.asked = o.Pack
 	p.hire(NewJudgeWith(o.Pack, board, p.emit))
 	return p
@@ -88,9 +89,10 @@ func newPartition(number int, o Options, board *Board, verdicts *Verdicts) *part
 
 func (p *partition) emit(f *event.Finding) { p.findings = append(p.findings, f) }
 
-// hire makes a judge the partition's.
+// hire makes a judge the partition's. One that was restored may have been saved under other labels.
 func (p *partition) hire(j *Judge) {
 	p.judge = j
+	j.Label(p.labels)
 	j.wish = func(w *Wish) { p.wishes = append(p.wishes, w) }
 }
 

@@ -31,7 +31,7 @@ func TestEveryFieldIsDecidedAbout(t *testing.T) {
 		"watched.speech",
 	}
 	moment := []string{ // of one event, or a setting of who made the judge
-		"Judge.about", "Judge.emit", "Judge.fill", "Judge.last", "Judge.seen", "Judge.uncalibrated", "Judge.wish", "Judge.work",
+		"Judge.about", "Judge.emit", "Judge.fill", "Judge.labels", "host.labels", "Judge.last", "Judge.seen", "Judge.uncalibrated", "Judge.wish", "Judge.work",
 		"Judge.clock", "host.near", "host.recent", "host.said", "watched.said", "watched.saidHost",
 	}
 	workers := []string{"Worker.born", "Worker.slopes", "Worker.unshown", "Worker.wanted", "Worker.warmed", "basis.config", "call.sentence", "caps.Asked", "caps.Card",

@@ -23,6 +23,7 @@ type Options struct {
 	Log        *slog.Logger
 	Partitions int    // that Run judges; 0 is all of them
 	Evidence   *Asker // nil: no host is asked for evidence
+	Labels     Labels // that are added to what is watched; none in commands that only look
 }
 
 // pace is how often a partition does what it does.

@@ -183,6 +183,7 @@ func (j *Judge) judgeSensor(h *host, s *sensor, at time.Time) {
 		s.sample.SetString(sourceIDs.source, s.name)
 		s.sample.SetString(sourceIDs.cluster, h.name.cluster)
 		s.sample.SetString(sourceIDs.host, h.name.name)
+		h.label(s.sample)
 	}
 	s.sample.SetString(sourceIDs.status, s.status)
 	dark := h.elapsed - s.since // a clock that leaps makes nobody blind
