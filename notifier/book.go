@@ -9,12 +9,17 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 // ErrWatchEnded says that the broker ended a watch that nobody asked it to end.
 var ErrWatchEnded = errors.New("the broker ended the watch")
+
+// watchAnew is how long one watch is trusted. Watchers have been seen to fall silent for good after a broker's restart; what a new one tells again
+// does no harm.
+const watchAnew = 2 * time.Minute
 
 // appendTries bounds how often a write that lost against another one is tried again.
 const appendTries = 32
@@ -52,26 +57,42 @@ func openBook[T any](ctx context.Context, js jetstream.JetStream, bucket string,
 
 // read keeps the book current until ctx ends, which is no error; when once is set, until all is read that is there.
 func (b *book[T]) read(ctx context.Context, once bool) error {
+	for {
+		again, err := b.watch(ctx, once)
+		if !again {
+			return err
+		}
+	}
+}
+
+// watch reads until the watch has lasted long enough, and says so.
+func (b *book[T]) watch(ctx context.Context, once bool) (again bool, err error) {
+	lasted := time.NewTimer(watchAnew)
+	defer lasted.Stop()
 	watcher, err := b.kv.WatchAll(ctx)
 	if err != nil {
-		return fmt.Errorf("watch bucket %s: %w", b.kv.Bucket(), err)
+		return false, fmt.Errorf("watch bucket %s: %w", b.kv.Bucket(), err)
 	}
 	defer watcher.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			if once {
-				return fmt.Errorf("read bucket %s: %w", b.kv.Bucket(), ctx.Err())
+				return false, fmt.Errorf("read bucket %s: %w", b.kv.Bucket(), ctx.Err())
 			}
-			return nil
+			return false, nil
+		case <-lasted.C:
+			if !once {
+				return true, nil
+			}
 		case entry, open := <-watcher.Updates():
 			switch {
 			case !open && ctx.Err() != nil && !once:
-				return nil
+				return false, nil
 			case !open:
-				return fmt.Errorf("watch bucket %s: %w", b.kv.Bucket(), ErrWatchEnded)
+				return false, fmt.Errorf("watch bucket %s: %w", b.kv.Bucket(), ErrWatchEnded)
 			case entry == nil && once: // nil ends what was there
-				return nil
+				return false, nil
 			case entry != nil:
 				b.turn(entry)
 			}

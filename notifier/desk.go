@@ -30,6 +30,10 @@ type desk struct {
 	leads   map[string]string    // the incident whose card its like join, by likeness
 	clocks  map[string]time.Time // when a reminder is due, by key
 	asked   int                  // changes of what people said: what was seen before one is looked at anew
+	swept   time.Time            // when the outbox was swept; zero for never
+	sweepAt time.Time            // when it is to be swept next
+	full    bool                 // the outbox refused something for want of room
+	unkept  map[string]refusal   // findings that could not be kept, by key
 }
 
 // outlet is a Sender with its pace.
@@ -59,7 +63,7 @@ type entry struct {
 
 func newDesk(o Options, box outbox) *desk {
 	d := &desk{o: o, box: box, pending: map[string]*entry{}, storms: map[string]string{}, leads: map[string]string{},
-		clocks: map[string]time.Time{}, routes: o.routes}
+		clocks: map[string]time.Time{}, unkept: map[string]refusal{}, routes: o.routes}
 	for _, s := range o.Senders {
 		out := &outlet{Sender: s}
 		_, out.thread = s.(replier)
@@ -77,32 +81,22 @@ func newDesk(o Options, box outbox) *desk {
 	return d
 }
 
-// resume puts on the desk what the last run left untold.
+// resume puts on the desk what the last run left untold. What is over goes with the first sweep.
 func (d *desk) resume(ctx context.Context) error {
-	var old []*record
 	err := d.box.all(ctx, func(r *record, err error) {
 		if err != nil {
 			d.o.Log.Error("skip an outbox record", "error", err)
 			return
 		}
-		stormy := d.weather(r)
+		d.weather(r)
 		d.follow(r)
 		d.wind(r)
-		switch {
-		case d.due(r):
+		if d.due(r) {
 			d.put(r)
-		case stormy:
-		case r.face().State == event.Resolved && d.o.Now().Sub(r.face().Time) > keepFor:
-			old = append(old, r)
 		}
 	})
 	if err != nil {
 		return err
-	}
-	for _, r := range old {
-		if err := d.box.remove(ctx, r); err != nil {
-			return err
-		}
 	}
 	return d.adopt(ctx)
 }
@@ -247,8 +241,10 @@ func (d *desk) call(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), d.o.Timeout)
 }
 
-// fold adds a finding to its incident's record in the bucket, and to the desk when somebody has to be told.
-func (d *desk) fold(ctx context.Context, f *event.Finding) error {
+// fold adds a finding to its incident's record in the bucket, and to the desk when somebody has to be told. Of an incident that is no
+// more than information nothing is kept: nobody is told of it.
+func (d *desk) fold(ctx context.Context, f *event.Finding) (err error) {
+	defer func() { d.kept(f.Incident, err) }()
 	call, cancel := d.call(ctx)
 	defer cancel()
 	e := d.pending[keyOf(f.Incident)]
@@ -261,10 +257,12 @@ func (d *desk) fold(ctx context.Context, f *event.Finding) error {
 	if e != nil {
 		r = e.record
 	} else {
-		var err error
 		if r, err = d.box.load(call, f.Incident); err != nil {
 			return err
 		}
+	}
+	if r.history.Latest == nil && f.Severity == event.Info {
+		return nil
 	}
 	before, storm, hushed := r.history, r.storm, r.hushed
 	if r.history = before.Add(f); r.history == before {
@@ -273,7 +271,7 @@ func (d *desk) fold(ctx context.Context, f *event.Finding) error {
 	if before.Latest == nil {
 		r.hushed = len(d.o.silences.Covering(f, d.o.Now())) > 0
 	}
-	err := d.shelter(call, r) // first, since a message that names what has one of its own does less harm than silence
+	err = d.shelter(call, r) // first, since a message that names what has one of its own does less harm than silence
 	if err == nil {
 		err = d.box.save(call, r)
 	}
@@ -327,6 +325,7 @@ func (d *desk) keep(ctx context.Context, e *entry) {
 	if err != nil {
 		d.o.Log.Warn("note what was told", "error", err)
 		e.stale = true
+		d.full = d.full || noRoom(err)
 		return
 	}
 	e.unsaved = false
@@ -334,7 +333,7 @@ func (d *desk) keep(ctx context.Context, e *entry) {
 
 // deliver makes at most one call to each outlet that may be called now, and returns how long to wait for the next.
 func (d *desk) deliver(ctx context.Context) time.Duration {
-	wait := d.alarm(ctx)
+	wait := min(d.sweep(ctx), d.alarm(ctx))
 	for _, out := range d.outlets {
 		if ctx.Err() != nil {
 			return 0
@@ -545,6 +544,7 @@ func (d *desk) begin(call context.Context, out *outlet, e *entry, next Delivery)
 	if err := d.box.save(call, e.record); err != nil {
 		e.record.deliveries[out.Name()] = was
 		e.stale = true
+		d.full = d.full || noRoom(err)
 		d.failed(out, e, err)
 		return false
 	}

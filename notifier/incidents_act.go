@@ -16,20 +16,36 @@ import (
 	"lowtide/processor/broker"
 )
 
-// act writes what a person did, on what the person could see.
+// act writes what a person did, on what the person could see. Whoever works on an incident, or says that it is over, says it of the
+// message that tells about it too, as far as that says nothing worse: it is the message of which people are reminded.
 func act(ctx context.Context, d *docket, c *docketCase, kind ActionKind, by, note string) error {
-	if _, err := d.actions.Add(ctx, Action{Kind: kind, By: me(by), Via: "cli", At: d.now, Note: note}.On(c.seen())); err != nil {
-		return broker.Explain("write what you did", err)
+	one := Action{Kind: kind, By: me(by), Via: "cli", At: d.now, Note: note}.On(c.seen())
+	both := []Action{one}
+	if c.storm != "" && (kind == Acknowledge || kind == Resolve) {
+		home := one
+		home.Incident = c.storm
+		both = []Action{home, one} // the incident last: until it says so, the command can be repeated
+	}
+	for _, one := range both {
+		if _, err := d.actions.Add(ctx, one); err != nil {
+			return broker.Explain("write what you did", err)
+		}
 	}
 	return nil
 }
 
 // elsewhere says whose message tells about the incident, when it has none of its own.
-func (c *docketCase) elsewhere() string {
+func (c *docketCase) elsewhere(d *docket) string {
 	if c.storm == "" {
 		return ""
 	}
-	return "; people read of it in the message of " + c.storm
+	text := "; people read of it in the message of " + c.storm
+	for _, home := range d.cases {
+		if home.latest.Incident == c.storm && !(Action{}).On(c.seen()).Meant(home.seen()) {
+			text += ", which says worse of others and is still to be acknowledged"
+		}
+	}
+	return text
 }
 
 // IncidentsAcknowledgeCommand is `incidents acknowledge`.
@@ -71,7 +87,7 @@ func (c *IncidentsAcknowledgeCommand) Run(ctx context.Context) error {
 		if before != nil && before.By != me(c.By) {
 			return w.say("%s is acknowledged by %s, and was by %s at %s", id, me(c.By), plain(before.By), clock(before.At))
 		}
-		return w.say("%s is acknowledged by %s: nobody is reminded of it unless it becomes worse%s", id, me(c.By), one.elsewhere())
+		return w.say("%s is acknowledged by %s: nobody is reminded of it unless it becomes worse%s", id, me(c.By), one.elsewhere(d))
 	})
 }
 
@@ -111,7 +127,7 @@ func (c *IncidentsResolveCommand) Run(ctx context.Context) error {
 		if err := act(ctx, d, one, Resolve, c.By, note); err != nil {
 			return err
 		}
-		return w.say("%s is said to be over by %s: nobody is reminded of it unless it becomes worse. The judge goes on by itself and resolves it when that is proven%s", id, me(c.By), one.elsewhere())
+		return w.say("%s is said to be over by %s: nobody is reminded of it unless it becomes worse. The judge goes on by itself and resolves it when that is proven%s", id, me(c.By), one.elsewhere(d))
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -46,7 +47,9 @@ func (w *ward) tell(findings ...*event.Finding) {
 		if _, err := w.js.Publish(w.t.Context(), event.FindingSubject(f), text); err != nil {
 			w.t.Fatal(err)
 		}
-		last[f.Incident] = f.ID
+		if f.Severity != event.Info { // of what is no more than that nothing is kept
+			last[f.Incident] = f.ID
+		}
 	}
 	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
 	defer cancel()
@@ -77,7 +80,7 @@ func (w *ward) tell(findings ...*event.Finding) {
 			}
 			f := r.history.Latest
 			d := r.deliveries["terminal"]
-			if last[f.Incident] == f.ID && (f.Severity == event.Info || d.Status == told && d.State == f.State) {
+			if last[f.Incident] == f.ID && d.Status == told && d.State == f.State {
 				delete(last, f.Incident)
 			}
 		case <-ctx.Done():
@@ -361,6 +364,78 @@ func TestPeopleAct(t *testing.T) {
 	}
 	if got := a.Of("inc-9c01"); len(got) != 1 || got[0].Note != "it was me" || got[0].Class != "crash_loop" || got[0].Severity != event.Ticket || got[0].Via != "cli" {
 		t.Errorf("kept %+v", got)
+	}
+}
+
+// Whoever acknowledges one of several alike incidents acknowledges the card that tells about it, unless that says worse of another one.
+func TestActingOnAMemberActsOnItsCard(t *testing.T) {
+	b, m := newBroker(t), newForum()
+	routes := routing{routes: []route{{match: map[string]string{"severity": event.Page}, to: []string{"slack"}, term: term{remind: 30 * time.Minute}}}, otherwise: []string{"slack"}}
+	d := deskOn(t, b, m, routes)
+	paged := alike(1)
+	paged.Severity = event.Page
+	d.foldAll(t, alike(0), paged, alike(2))
+	d.settle(t, &m.medium)
+	docketOf := func() *docket {
+		desk, err := readDocket(t.Context(), b.js, m.now, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return desk
+	}
+	does := func(id string, kind ActionKind) string {
+		desk := docketOf()
+		one, err := desk.find("test", id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := act(t.Context(), desk, one, kind, "ann", ""); err != nil {
+			t.Fatal(err)
+		}
+		var err2 error
+		if d.o.actions, err2 = OpenActions(t.Context(), b.js, nil); err2 != nil { // what the watch of a notifier would read
+			t.Fatal(err2)
+		}
+		d.heed(t.Context())
+		d.settle(t, &m.medium)
+		return one.elsewhere(desk)
+	}
+	reminded := func() (n int) {
+		for _, text := range m.all() {
+			if strings.HasPrefix(text, "Still open, and nobody has acknowledged it") {
+				n++
+			}
+		}
+		return n
+	}
+	pass := func() {
+		m.now = m.now.Add(31 * time.Minute)
+		d.deliver(t.Context())
+		d.settle(t, &m.medium)
+	}
+	if text := does("inc-0002", Acknowledge); text != "; people read of it in the message of inc-0000, which says worse of others and is still to be acknowledged" {
+		t.Error(text)
+	}
+	if pass(); reminded() != 1 {
+		t.Errorf("a ticket was acknowledged, and of the page people are reminded %d times", reminded())
+	}
+	if text := does("inc-0001", Acknowledge); text != "; people read of it in the message of inc-0000" {
+		t.Error(text)
+	}
+	if card := m.of(t, "inc-0000"); !card.Acknowledged {
+		t.Errorf("the card says %v", card.People)
+	}
+	pass()
+	if pass(); reminded() != 1 {
+		t.Errorf("reminded %d times of what ann acknowledged: %q", reminded(), m.all())
+	}
+	does("inc-0001", Resolve)
+	if stance := Standing(d.o.actions.Of("inc-0000")); stance.Resolved == nil || stance.Resolved.By != "ann" {
+		t.Errorf("the card is not said to be over: %+v", stance)
+	}
+	does("inc-0002", NotALeak)
+	if stance := Standing(d.o.actions.Of("inc-0000")); len(stance.Feedback) != 0 {
+		t.Errorf("feedback on one is feedback on another: %+v", stance.Feedback)
 	}
 }
 

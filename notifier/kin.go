@@ -59,7 +59,7 @@ func (d *desk) accompany(ctx context.Context, r *record) (joined bool, err error
 	if err != nil {
 		return false, err
 	}
-	if e == nil || e.record.storm != "" || likeness(e.record.history.Latest) != likeness(f) || len(e.record.members) >= stormMost {
+	if e == nil || e.record.storm != "" || likeness(e.record.history.Latest) != likeness(f) || e.record.filled() {
 		delete(d.leads, likeness(f))
 		return false, nil
 	}
@@ -82,6 +82,37 @@ func (d *desk) accompany(ctx context.Context, r *record) (joined bool, err error
 		return false, err
 	}
 	return true, nil
+}
+
+// leave takes an incident out of the record whose message told about it.
+func (d *desk) leave(ctx context.Context, e *entry, incident string) error {
+	was, known := e.record.members[incident]
+	if !known {
+		return nil
+	}
+	history, id := e.record.history, e.record.history.Latest.Incident
+	delete(e.record.members, incident)
+	switch {
+	case e.record.digest():
+		e.record.retell(id)
+	case len(e.record.members) == 0:
+		e.record.members = nil
+	}
+	e.seen = nil
+	if err := d.box.save(ctx, e.record); err != nil {
+		if e.record.members == nil {
+			e.record.members = map[string]member{}
+		}
+		e.record.members[incident], e.record.history, e.stale = was, history, true
+		return err
+	}
+	e.unsaved = false
+	d.follow(e.record)
+	d.wind(e.record)
+	if d.due(e.record) {
+		d.pending[keyOf(id)] = e
+	}
+	return nil
 }
 
 func worse(a, b string) string {

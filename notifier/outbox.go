@@ -166,6 +166,7 @@ type record struct {
 	outputs    []string          // of a digest: where its incidents were to be told
 	hushed     bool              // it was silenced when it was first heard of
 	revision   uint64
+	size       int // bytes in the bucket
 }
 
 // digest says that the record is no incident but tells about a storm of them.
@@ -184,7 +185,7 @@ type stored struct {
 	Latest     jsontext.Value      `json:"latest,omitzero"`
 	Deliveries map[string]Delivery `json:"deliveries,omitempty"`
 	Storm      string              `json:"storm,omitempty"`
-	Members    map[string]member   `json:"members,omitempty"`
+	Members    map[string]member   `json:"members,omitzero"` // a digest that all have left has none, and is one
 	Joined     time.Time           `json:"joined,omitzero"`
 	Outputs    []string            `json:"outputs,omitempty"`
 	Hushed     bool                `json:"hushed,omitzero"`
@@ -219,7 +220,7 @@ func decodeRecord(text []byte) (*record, error) {
 	if err := json.Unmarshal(text, &s); err != nil {
 		return nil, fmt.Errorf("decode outbox record: %w", err)
 	}
-	r := &record{deliveries: s.Deliveries, storm: s.Storm, members: s.Members, joined: s.Joined, outputs: s.Outputs, hushed: s.Hushed}
+	r := &record{deliveries: s.Deliveries, storm: s.Storm, members: s.Members, joined: s.Joined, outputs: s.Outputs, hushed: s.Hushed, size: len(text)}
 	if r.deliveries == nil {
 		r.deliveries = map[string]Delivery{}
 	}
@@ -306,7 +307,7 @@ func (o outbox) save(ctx context.Context, r *record) error {
 	if err != nil {
 		return fmt.Errorf("write outbox record %q: %w", r.history.Latest.Incident, err)
 	}
-	r.revision = revision
+	r.revision, r.size = revision, len(text)
 	return nil
 }
 
@@ -332,12 +333,4 @@ func (o outbox) all(ctx context.Context, visit func(*record, error)) error {
 			visit(r, err)
 		}
 	}
-}
-
-// remove forgets an incident.
-func (o outbox) remove(ctx context.Context, r *record) error {
-	if err := o.kv.Delete(ctx, keyOf(r.history.Latest.Incident), jetstream.LastRevision(r.revision)); err != nil {
-		return fmt.Errorf("remove outbox record %q: %w", r.history.Latest.Incident, err)
-	}
-	return nil
 }

@@ -158,6 +158,8 @@ func Run(ctx context.Context, js jetstream.JetStream, o Options) error {
 	if err := d.resume(setup); err != nil {
 		return fmt.Errorf("start notifier: %w", err)
 	}
+	o.Gauge.start(true)
+	defer o.Gauge.start(false)
 	beside, release := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -194,8 +196,6 @@ func Run(ctx context.Context, js jetstream.JetStream, o Options) error {
 		<-feed.Closed()
 	}()
 
-	o.Gauge.start(true)
-	defer o.Gauge.start(false)
 	again := false // a review failed
 	for {
 		wait := d.deliver(ctx)
@@ -217,6 +217,9 @@ func Run(ctx context.Context, js jetstream.JetStream, o Options) error {
 				o.Log.Warn("look what is silenced", "error", err)
 				again = true
 			}
+		case <-feed.Closed(): // for good: the consumer was deleted, or the connection is closed
+			timer.Stop()
+			return fmt.Errorf("read findings: the broker ended consumer %s", Consumer)
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -237,9 +240,13 @@ func (d *desk) heed(ctx context.Context) {
 // repeat does what should not end until ctx ends, again after it did.
 func (o Options) repeat(ctx context.Context, what string, do func(context.Context) error) {
 	for failures := 0; ctx.Err() == nil; failures++ {
+		began := o.Now()
 		err := do(ctx)
 		if ctx.Err() != nil {
 			return
+		}
+		if o.Now().Sub(began) > time.Minute {
+			failures = 0
 		}
 		wait := min(o.Backoff<<min(failures, 10), time.Minute)
 		o.Log.Warn("cannot "+what+", trying again", "error", err, "wait", wait)

@@ -291,7 +291,9 @@ func (r *settingsReader) open(name, kind string, v map[string]string) (Sender, e
 	if out == nil {
 		out = io.Discard
 	}
-	return NewTerminal(out), nil
+	t := NewTerminal(out)
+	t.name = name
+	return t, nil
 }
 
 var mentioned = regexp.MustCompile(`^[UWS][A-Z0-9]{2,20}$`)

@@ -36,7 +36,7 @@ func (l *listener) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	client := socketmode.New(l.slack.client, socketmode.OptionLog(log.New(io.Discard, "", 0)), socketmode.OptionReadLimit(1<<20))
-	handler := l.handler(client)
+	handler := l.handler(ctx, client)
 	ended := make(chan error, 1)
 	go func() { ended <- client.RunContext(ctx) }()
 	defer func() {
@@ -73,7 +73,7 @@ func (l *listener) run(ctx context.Context) error {
 				handler.DispatchEvent(e)
 			default:
 				if e.Request != nil && e.Request.EnvelopeID != "" { // what nobody asked for, so that Slack does not send it again
-					_ = client.Ack(*e.Request)
+					_ = client.AckCtx(ctx, e.Request.EnvelopeID, nil)
 				}
 			}
 		case p := <-l.presses:
@@ -83,11 +83,11 @@ func (l *listener) run(ctx context.Context) error {
 }
 
 // handler acknowledges presses and hands them on.
-func (l *listener) handler(client *socketmode.Client) *socketmode.SocketmodeHandler {
+func (l *listener) handler(ctx context.Context, client *socketmode.Client) *socketmode.SocketmodeHandler {
 	h := socketmode.NewSocketmodeHandler(client)
 	h.Default = func(e *socketmode.Event, c *socketmode.Client) { // a menu, a shortcut: not ours
 		if e.Request != nil && e.Request.EnvelopeID != "" {
-			_ = c.Ack(*e.Request)
+			_ = c.AckCtx(ctx, e.Request.EnvelopeID, nil)
 		}
 	}
 	h.HandleInteraction(slack.InteractionTypeBlockActions, func(e *socketmode.Event, c *socketmode.Client) {
@@ -95,7 +95,7 @@ func (l *listener) handler(client *socketmode.Client) *socketmode.SocketmodeHand
 		if !ok || e.Request == nil {
 			return
 		}
-		if err := c.Ack(*e.Request); err != nil { // Slack sends it again, which does no harm
+		if err := c.AckCtx(ctx, e.Request.EnvelopeID, nil); err != nil { // Slack sends it again, which does no harm
 			l.o.Log.Warn("answer a button", "error", l.slack.redact(err.Error()))
 		}
 		for _, p := range pressesOf(callback, l.o.Now()) {

@@ -47,7 +47,7 @@ func newPressing(t *testing.T) *pressing {
 		t.Fatal(err)
 	}
 	p := &pressing{channel: c, bus: b, desk: newDesk(o, outbox{kv: b.kv}), listener: newListener(s, o, outbox{kv: b.kv})}
-	p.handler = p.listener.handler(socketmode.New(s.client))
+	p.handler = p.listener.handler(t.Context(), socketmode.New(s.client))
 	return p
 }
 

@@ -19,7 +19,9 @@ const (
 	stormAt    = 10               // first news that wait: ten seconds of messages
 	stormQuiet = 10 * time.Minute // after which a storm without a new incident is over: the next one has a message of its own
 	stormPace  = 10               // least time between two edits of a digest, in intervals of its medium
-	stormMost  = 2000             // members of one digest; the next one begins another
+	stormMost  = 2000             // members of one message; the next one begins another
+	stormBytes = maxRecord / 2    // of a record from which on another one is begun
+	maxName    = 256              // bytes of a member's class, release and host
 	stormShown = 20               // incidents that a digest names
 	stormID    = "storm-"
 	stormClass = "storm"
@@ -39,17 +41,24 @@ type member struct {
 
 func memberOf(h History) member {
 	f := h.Latest
-	return member{Class: f.Class, State: f.State, Severity: f.Severity, Subject: clip(cmp.Or(f.Slot, f.Subject.Key), 160), Release: f.Release,
-		Host: hostOf(f), Masked: f.MaskedRestarts, First: h.First.Time}
+	return member{Class: event.Shorten(f.Class, maxName), State: f.State, Severity: f.Severity, Subject: clip(cmp.Or(f.Slot, f.Subject.Key), 160), Release: event.Shorten(f.Release, maxName),
+		Host: event.Shorten(hostOf(f), maxName), Masked: f.MaskedRestarts, First: h.First.Time}
 }
 
+// bytes is about what the member takes in the bucket.
+func (m member) bytes(incident string) int {
+	return len(incident) + len(m.Class) + len(m.Subject) + len(m.Release) + len(m.Host) + 192
+}
+
+// filled says that the record tells about as many as it may.
+func (r *record) filled() bool { return len(r.members) >= stormMost || r.size >= stormBytes }
+
 // weather takes a record that was found at the start as the storm that goes on, if it is one.
-func (d *desk) weather(r *record) bool {
-	if !r.digest() || d.o.Now().Sub(r.joined) > stormQuiet || len(r.members) >= stormMost {
-		return false
+func (d *desk) weather(r *record) {
+	if !r.digest() || d.o.Now().Sub(r.joined) > stormQuiet || r.filled() {
+		return
 	}
 	d.storms[r.routed()] = r.history.Latest.Incident
-	return true
 }
 
 // shelter keeps the message up to date that tells about an incident beside others, and lets a new one join its like, or else the storm
@@ -70,7 +79,10 @@ func (d *desk) shelter(ctx context.Context, r *record) error {
 		was := e.record.members[r.history.Latest.Incident]
 		over := e.record.digest() && d.storms[e.record.routed()] != r.storm || !e.record.digest() && d.look(e.record).now.Silenced != ""
 		if r.history.Latest.Severity == event.Page && was.Severity != event.Page && over {
-			r.storm = ""
+			if err := d.leave(ctx, e, r.history.Latest.Incident); err != nil {
+				return err
+			}
+			r.storm = "" // last: a crash in between leaves it with nobody, and its finding, which comes again, comes here again
 			return nil
 		}
 		return d.join(ctx, e, r)
@@ -90,7 +102,7 @@ func (d *desk) shelter(ctx context.Context, r *record) error {
 	if err != nil {
 		return err
 	}
-	if e == nil || d.o.Now().Sub(e.record.joined) > stormQuiet || len(e.record.members) >= stormMost {
+	if e == nil || d.o.Now().Sub(e.record.joined) > stormQuiet || e.record.filled() {
 		delete(d.storms, routed)
 		return nil
 	}
@@ -146,8 +158,14 @@ func (d *desk) digest(ctx context.Context, routed string, waiting []*entry) erro
 	if storm.members == nil {
 		storm.members = map[string]member{}
 	}
-	for _, e := range waiting {
-		storm.members[e.record.history.Latest.Incident] = memberOf(e.record.history)
+	size := storm.size
+	for i, e := range waiting {
+		incident, m := e.record.history.Latest.Incident, memberOf(e.record.history)
+		if size += m.bytes(incident); i > 0 && (size > stormBytes || len(storm.members) >= stormMost) {
+			waiting = waiting[:i] // the others wait for the next one
+			break
+		}
+		storm.members[incident] = m
 	}
 	storm.joined = d.o.Now()
 	storm.outputs = strings.Split(routed, ",")

@@ -13,6 +13,7 @@ import (
 
 // Terminal prints cards. A terminal cannot be edited, so an update is printed again and marked as one.
 type Terminal struct {
+	name   string
 	out    io.Writer
 	colour bool
 }
@@ -22,7 +23,7 @@ const terminalWidth = 100
 
 // NewTerminal returns a Sender that prints to out; with colours only when out is a terminal and NO_COLOR is unset.
 func NewTerminal(out io.Writer) *Terminal {
-	t := &Terminal{out: out}
+	t := &Terminal{out: out, name: "terminal"}
 	if file, ok := out.(*os.File); ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
 		if info, err := file.Stat(); err == nil {
 			t.colour = info.Mode()&os.ModeCharDevice != 0
@@ -32,7 +33,7 @@ func NewTerminal(out io.Writer) *Terminal {
 }
 
 // Name is the key of receipts.
-func (t *Terminal) Name() string { return "terminal" }
+func (t *Terminal) Name() string { return t.name }
 
 // Post prints the card.
 func (t *Terminal) Post(_ context.Context, card Card) (Receipt, error) {

@@ -57,7 +57,7 @@ func buckets() []jetstream.KeyValueConfig {
 		// No end for these: what people said of verdicts is what rules are judged by. The notifier sweeps what nobody touched for long.
 		{Bucket: BucketActions, Description: "Incident to what people did about it", History: 1, MaxBytes: ActionBytes, MaxValueSize: MaxActions},
 		{Bucket: BucketVerdicts, Description: "Worker to verdict", History: 1, MaxBytes: bucketBytes, TTL: VerdictTTL, MaxValueSize: MaxVerdict},
-		{Bucket: BucketOutbox, Description: "Incident to message", History: 1, MaxBytes: bucketBytes},
+		{Bucket: BucketOutbox, Description: "Incident to message", History: 1, MaxBytes: 4 * bucketBytes},
 		{Bucket: BucketMembers, Description: "Processors whose hearts beat", History: 1, MaxBytes: 4 << 20, TTL: MemberTTL, MaxValueSize: MaxMember},
 		// No end for these: a lease ends with its owner, and the bucket's revisions are the fences, which must only grow.
 		{Bucket: BucketSeats, Description: "Seat to its owner", History: 1, MaxBytes: 4 << 20, MaxValueSize: MaxMember},
