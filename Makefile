@@ -27,7 +27,7 @@ bench:
 bench-pipeline: build engine
 	./lowtide bench
 faults: engine
-	go run ./deploy/fault --seed 1001 --runs 3
+	go run ./deploy/fault --seed 1001 --runs 3 --parallel 3
 soak: engine
 	go run ./deploy/fault --runs 200
 e2e: engine

@@ -306,6 +306,13 @@ func (d *desk) reload(ctx context.Context, e *entry) error {
 	if !e.unsaved {
 		e.record.deliveries = r.deliveries
 	}
+	for name, theirs := range r.deliveries {
+		// What the thread knows was noted before it was said: it may be another notifier that did, which announced while this one stood still.
+		if own, known := e.record.deliveries[name]; known && own.Receipt == theirs.Receipt {
+			own.Said, own.Saying, own.Reminded = theirs.Said, theirs.Saying, theirs.Reminded
+			e.record.deliveries[name] = own
+		}
+	}
 	e.record.revision = r.revision
 	e.stale = false
 	return nil

@@ -161,6 +161,24 @@ func TestReplyToOldRecords(t *testing.T) {
 	}
 }
 
+// A notifier that was stopped finds when it goes on that another one has announced meanwhile, and does not reply again.
+func TestReplyOfAnotherNotifierIsNotRepeated(t *testing.T) {
+	b, m := newBroker(t), newForum()
+	stopped := deskOn(t, b, m, routing{})
+	stopped.foldAll(t, leak())
+	stopped.settle(t, &m.medium)
+	stopped.foldAll(t, paged()) // and stands still before it tells
+	other := deskOn(t, b, m, routing{})
+	if err := other.resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	other.settle(t, &m.medium)
+	stopped.settle(t, &m.medium)
+	if got, want := m.all(), []string{"From suspected to confirmed.\nFrom ticket to page."}; !slices.Equal(got, want) {
+		t.Errorf("the thread says %q, want %q", got, want)
+	}
+}
+
 // A notifier that dies at any moment around a reply leaves what the next one goes on with: every state is told once.
 func TestCrashAroundAReply(t *testing.T) {
 	for cut := 0; cut <= 8; cut++ {

@@ -69,15 +69,6 @@ func set(m protoreflect.Message, field protoreflect.FieldDescriptor, v float64) 
 	}
 }
 
-// numeric says whether a field can have a series.
-func numeric(field protoreflect.FieldDescriptor) bool {
-	switch field.Kind() {
-	case protoreflect.DoubleKind, protoreflect.Uint64Kind, protoreflect.Int64Kind:
-		return !field.IsList()
-	}
-	return false
-}
-
 // fill reads the fields of a message as they stand in a file. It reports what is wrong and returns whether nothing was.
 func fill(m protoreflect.Message, e rules.Entry, what string) bool {
 	good := true
