@@ -10,7 +10,6 @@ import (
 	"lowtide/collector/fleet"
 	"lowtide/event"
 	"lowtide/processor/bench"
-	"lowtide/processor/broker"
 )
 
 // benchRun is one run in progress.
@@ -45,7 +44,7 @@ func (r *benchRun) settled(ctx context.Context) error {
 		if err := r.look(ctx, false); err != nil {
 			return err
 		}
-		if r.backlog.Judges == event.PartitionCount && (r.NoStore || r.backlog.Stores == broker.StoreLanes) {
+		if r.backlog.Judges == event.PartitionCount && (r.NoStore || r.backlog.Stores > 0) {
 			return nil
 		}
 		select {

@@ -31,6 +31,7 @@ var (
 		optionals(kindInt, "rank"), fields(kindName, "engine"), optionals(kindInt, "engine_index"), fields(kindName, "unit", "model", "release", "pod", "container_id"))
 	// originFields tell what a row of worker_samples was made of, so that an export can give the events back.
 	originFields = slices.Concat(optionals(kindUint, "start_ticks"), fields(kindNames, "gpu_uuids"), fields(kindSmall, "bodies"))
+	blockField   = field{name: "block", kind: kindUint}
 	eventFields  = slices.Concat(hostFields, workerFields, fields(kindUint, "sequence"),
 		fields(kindName, "event", "gpu_uuid", "name", "kind", "state", "status", "signature"), optionals(kindUint, "code"), optionals(kindInt, "exit_code", "signal"),
 		fields(kindName, "by"), optionals(kindUint, "requested_bytes", "free_bytes", "limit_bytes", "allocated_bytes", "reserved_unallocated_bytes"),
@@ -66,8 +67,8 @@ const (
 // tableFields are all columns that rows of a table may have, in the order of the table.
 var tableFields = map[string][]field{
 	TableWorkers: slices.Concat(hostFields, workerFields, fields(kindName, "gpu_uuid"), plain(gpuProcessFields), plain(allocatorFields), plain(engineFields),
-		plain(processFields), originFields),
-	TableGpus:   slices.Concat(hostFields, fields(kindName, "uuid"), plain(gpuFields)),
+		plain(processFields), originFields, []field{blockField}),
+	TableGpus:   slices.Concat(hostFields, fields(kindName, "uuid"), plain(gpuFields), []field{blockField}),
 	TableHosts:  slices.Concat(hostFields, plain(machineFields)),
 	TableEvents: eventFields, TableFindings: findingFields, TableIncidents: findingFields,
 }

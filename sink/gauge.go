@@ -38,6 +38,8 @@ type gauge struct {
 	lostCount uint64
 	doubles   uint64
 
+	behind time.Time // since when the rollups lack something that is stored
+
 	looked  time.Time // when the rest was read
 	pending uint64
 	first   uint64
@@ -53,7 +55,10 @@ func (g *gauge) with(do func()) {
 
 func (g *gauge) enter() { g.with(func() { g.running++; g.left = math.NaN(); g.looked = time.Time{} }) }
 func (g *gauge) leave() {
-	g.with(func() { g.running--; g.fault, g.awayAt, g.oldest = nil, time.Time{}, time.Time{} })
+	g.with(func() {
+		g.running--
+		g.fault, g.awayAt, g.oldest, g.behind = nil, time.Time{}, time.Time{}, time.Time{}
+	})
 }
 func (g *gauge) broken(err error)       { g.with(func() { g.fault = err }) }
 func (g *gauge) works()                 { g.with(func() { g.fault = nil }) }
@@ -62,6 +67,23 @@ func (g *gauge) lose(n uint64)          { g.with(func() { g.lostCount += n }) }
 func (g *gauge) repeated(n int)         { g.with(func() { g.doubles += uint64(n) }) }
 func (g *gauge) stored(last uint64) {
 	g.with(func() { g.storedTo, g.oldest = last, time.Time{} })
+}
+
+// unfilled notes that the rollups lack something; filled, that they got some of it, or all.
+func (g *gauge) unfilled(now time.Time) {
+	g.with(func() {
+		if g.behind.IsZero() {
+			g.behind = now
+		}
+	})
+}
+
+func (g *gauge) filled(all bool) {
+	g.with(func() {
+		if all {
+			g.behind = time.Time{}
+		}
+	})
 }
 
 // waits says that the broker had messages of the seat when it was asked last, though no block is being stored.
@@ -237,6 +259,12 @@ var gaugeHelp = []struct {
 			return 0
 		}
 		return max(now.Sub(g.awayAt).Seconds(), 0)
+	}},
+	{"rollups_behind_seconds", "How long the rollups have lacked something that is stored; 0 when they have all.", prometheus.GaugeValue, func(g *gauge, now time.Time) float64 {
+		if g.behind.IsZero() {
+			return 0
+		}
+		return max(now.Sub(g.behind).Seconds(), 0)
 	}},
 	{"block_rows", "Rows of the last block.", prometheus.GaugeValue, func(g *gauge, _ time.Time) float64 { return float64(g.rows) }},
 	{"block_seconds", "How long the last block took to store, with its retries.", prometheus.GaugeValue, func(g *gauge, _ time.Time) float64 { return g.took.Seconds() }},

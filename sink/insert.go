@@ -25,16 +25,6 @@ var ErrShort = errors.New("store wrote fewer rows than it was sent")
 // maxReply is how much of the text of an error is read, in bytes.
 const maxReply = 16 << 10
 
-// Insert stores the rows of a block, table by table. Calling it again with the same block changes nothing.
-func (c *ClickHouse) Insert(ctx context.Context, b Block) error {
-	for _, rows := range Join(b) {
-		if err := c.InsertRows(ctx, b.Token+":"+rows.Table, rows); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // InsertRows stores rows of one table. Calling it again with the same token changes nothing, as long as fewer than the table's
 // non_replicated_deduplication_window blocks were inserted meanwhile. An error wraps ErrAway, ErrRefused (with a *Refusal) or ErrShort.
 func (c *ClickHouse) InsertRows(ctx context.Context, token string, rows Rows) error {

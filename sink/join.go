@@ -24,6 +24,7 @@ type Message struct {
 // Block is a run of messages of one seat that is inserted as a whole, or again with the same token.
 type Block struct {
 	Token    string // stream:seat:first-last; each table appends its name
+	Number   uint64 // of the block: its samples carry it, by which the rollups tell what they have
 	Messages []Message
 }
 
@@ -36,6 +37,7 @@ const maxRefused = 4 << 10
 // over rows counts it once. Samples that come in another block make another partial row; the view `workers` merges them.
 func Join(b Block) []Rows {
 	j := newJoiner()
+	j.number = b.Number
 	for i := range b.Messages {
 		m := &b.Messages[i]
 		switch {
@@ -63,6 +65,7 @@ func Join(b Block) []Rows {
 
 // joiner gathers which bodies stand in which row. The columns are made last, one after the other over all rows.
 type joiner struct {
+	number  uint64 // of the block
 	homes   map[home]int
 	last    *event.Host // and its number, since the events of a message share it
 	lastOf  int

@@ -41,13 +41,8 @@ func (r *refused) Error() string { return r.cause.Error() }
 // insert stores a block, table by table, however long that takes. An error is that of ctx, of the broker, or ErrFenced.
 func (r *run) insert(ctx context.Context, block Block) error {
 	started := r.owner.now()
-	if err := r.take(ctx); err != nil {
-		return err
-	}
-	tables := Join(block)
-	<-r.owner.turn
 	rows := 0
-	for _, one := range tables {
+	for _, one := range Join(block) {
 		rows += one.Count
 		if err := r.place(ctx, one, block.Token+":"+one.Table, 0, one.Count); err != nil {
 			return err
@@ -55,16 +50,6 @@ func (r *run) insert(ctx context.Context, block Block) error {
 	}
 	r.gauge.inserted(rows, r.owner.now().Sub(started))
 	return nil
-}
-
-// take waits for a turn; what only holds memory waits outside.
-func (r *run) take(ctx context.Context) error {
-	select {
-	case r.owner.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // place stores the rows of a table from one to another. Where the store refuses them it halves them, down to the rows that are refused
@@ -131,11 +116,7 @@ func (r *run) try(ctx context.Context, token string, rows Rows, until patience) 
 		if err := r.ledger.confirm(ctx); err != nil {
 			return err
 		}
-		if err := r.take(ctx); err != nil {
-			return err
-		}
 		err := r.store.InsertRows(ctx, token, rows)
-		<-r.owner.turn
 		if err == nil {
 			if away := r.gauge.back(r.owner.now()); away > 0 {
 				r.log.Info("store is back", "block", token, "was_away", away.Round(time.Millisecond).String())

@@ -112,7 +112,7 @@ func TestWhatIsRefusedTwiceIsBuried(t *testing.T) {
 	}
 	seat := 0
 	for n := uint64(1); n <= 4; n++ {
-		seat = laneOf(t, js, f.publish(f.message("gpu-1", n)))
+		f.publish(f.message("gpu-1", n))
 	}
 	s, end := begin(t, js, store, seat, 0, nil)
 	await(t, store.when(hostTick("gpu-1", 4)), "the rest")
@@ -145,7 +145,8 @@ func TestWhatWillPassIsNotTakenApart(t *testing.T) {
 			}
 			return nil
 		}
-		seat := laneOf(t, js, f.publish(f.message("gpu-1", 1)))
+		f.publish(f.message("gpu-1", 1))
+		seat := eventsSeat
 		s, end := begin(t, js, store, seat, 0, nil)
 		await(t, store.when(hostTick("gpu-1", 1)), fmt.Sprint("code ", code))
 		if err := end(); err != nil {

@@ -42,13 +42,19 @@ type plan struct {
 	Epoch   int     `json:"epoch,omitempty"` // how often the stream lost its tail and gave sequences out again
 	Stored  uint64  `json:"stored"`          // sequence: this seat's messages up to here are in the store
 	Block   *bounds `json:"block,omitempty"`
+
+	Number   uint64 `json:"number,omitempty"`   // of the newest block
+	Filled   uint64 `json:"filled,omitempty"`   // the rollups have all blocks up to this number
+	Unfilled []step `json:"unfilled,omitempty"` // and these not, in their order, the planned block among them
 }
 
 // bounds say which messages of the stream make a block.
 type bounds struct {
 	First  uint64   `json:"first"` // sequences
 	Last   uint64   `json:"last"`
+	Number uint64   `json:"number,omitempty"` // that its rows carry
 	Count  int      `json:"count"`            // messages
+	Events int      `json:"events,omitempty"` // in them
 	Sum    uint64   `json:"sum"`              // of their sequences
 	Again  []uint64 `json:"again,omitempty"`  // sequences between that were published before and stand in an earlier block
 	Pieces []piece  `json:"pieces,omitempty"` // that the store refused as a whole, in the order in which they were tried
@@ -81,6 +87,13 @@ func decodePlan(text []byte) (plan, error) {
 	}
 	if p.Version != planVersion {
 		return plan{}, fmt.Errorf("%w: version %d, this program reads %d", ErrPlan, p.Version, planVersion)
+	}
+	before := p.Filled
+	for _, one := range p.Unfilled {
+		if one.To <= before || one.To > p.Number || one.Events < 0 || len(p.Unfilled) > maxSteps {
+			return plan{}, fmt.Errorf("%w: rollups lack %d steps, one up to block %d after %d, the newest is %d", ErrPlan, len(p.Unfilled), one.To, before, p.Number)
+		}
+		before = one.To
 	}
 	b := p.Block
 	if b == nil {
@@ -127,7 +140,7 @@ func openLedger(ctx context.Context, bucket jetstream.KeyValue, key, stream stri
 			return nil, err
 		}
 		if before.Stream != stream {
-			before = plan{}
+			before = plan{Number: before.Number, Filled: before.Filled, Unfilled: before.Unfilled} // what is stored stays
 			if before.Stored, err = begin(); err != nil {
 				return nil, err
 			}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -17,14 +16,13 @@ import (
 // pullMessages are asked for at once, and lie in memory besides the block that is being filled.
 const pullMessages = 1000
 
-// source is what a seat reads: a stream, and which partitions of it.
+// source is what a seat reads: a stream.
 type source struct {
-	js          jetstream.JetStream
-	stream      string
-	first, past int    // the partitions of a lane
-	durable     string // the consumer that shows where the seat stands
-	identity    string
-	decoder     messageReader
+	js       jetstream.JetStream
+	stream   string
+	durable  string // the consumer that shows where the seat stands
+	identity string
+	decoder  messageReader
 }
 
 func newSource(js jetstream.JetStream, seat int) source {
@@ -32,26 +30,13 @@ func newSource(js jetstream.JetStream, seat int) source {
 	if seat == findingsSeat {
 		return source{js: js, stream: event.StreamFindings, durable: "store", decoder: decoder}
 	}
-	const partitions = event.PartitionCount / broker.StoreLanes
-	return source{js: js, stream: event.StreamEvents, durable: broker.StoreName(seat), first: seat * partitions, past: (seat + 1) * partitions, decoder: decoder}
-}
-
-// owns says whether a message is of the seat. A lane reads the whole stream and passes over the other half: the broker gives a message for a tenth
-// of what it costs it to look up dozens of subjects for each.
-func (s *source) owns(m jetstream.Msg) bool {
-	if s.past == 0 {
-		return true
-	}
-	_, rest, _ := strings.Cut(m.Subject(), "lowtide.p.")
-	number, _, _ := strings.Cut(rest, ".")
-	partition, err := strconv.Atoi(number)
-	return err == nil && s.first <= partition && partition < s.past
+	return source{js: js, stream: event.StreamEvents, durable: broker.StoreName, decoder: decoder}
 }
 
 // consumer returns the durable consumer of the seat, which nobody pulls from.
 func (s *source) consumer(ctx context.Context, seat int) (jetstream.Consumer, error) {
 	if seat != findingsSeat {
-		return broker.StoreConsumer(ctx, s.js, seat)
+		return broker.StoreConsumer(ctx, s.js)
 	}
 	ctx, cancel := context.WithTimeout(ctx, brokerLimit)
 	defer cancel()
@@ -84,7 +69,6 @@ func (s *source) look(ctx context.Context) (*jetstream.StreamInfo, error) {
 type reader struct {
 	messages jetstream.MessagesContext
 	pending  uint64 // that were behind the last message
-	passed   uint64 // messages of the other lane
 }
 
 // read starts with the first message at or after from.
@@ -146,9 +130,6 @@ func (s *source) again(ctx context.Context, from, to uint64, visit func(Message)
 		}
 		if meta.Sequence.Stream > to {
 			return nil
-		}
-		if !s.owns(raw) {
-			continue
 		}
 		m, err := s.decoder.read(raw)
 		if err != nil {

@@ -56,6 +56,7 @@ func (j *joiner) workerRows() Rows {
 			origin[0].absent[row] = 1
 		}
 	}
+	out.addNumber(j.number)
 	return out.withoutEmpty()
 }
 
@@ -90,6 +91,7 @@ func (j *joiner) gpuRows() Rows {
 	}
 	out.Columns = append(out.Columns, card)
 	out.addBodies(gpuFields, bodies)
+	out.addNumber(j.number)
 	return out.withoutEmpty()
 }
 
@@ -138,6 +140,15 @@ func (r *Rows) addHosts(n int, of func(row int) (int64, *event.Host)) {
 		at, h := of(row)
 		c[0].bits[row], c[1].text[row], c[2].text[row], c[3].text[row] = uint64(at), h.GetCluster(), h.GetName(), h.GetBootId()
 	}
+}
+
+// addNumber writes the block's number on every row.
+func (r *Rows) addNumber(number uint64) {
+	c := newColumn(blockField, r.Count)
+	for row := range c.bits {
+		c.bits[row] = number
+	}
+	r.Columns = append(r.Columns, c)
 }
 
 func (r Rows) withoutEmpty() Rows {

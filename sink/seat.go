@@ -48,6 +48,8 @@ type run struct {
 	stored   uint64    // ledger.plan.Stored, or the last of its block once that is in
 	waiting  []Message // of the block that is being stored: memory is kept from one to the next
 	advanced time.Time // when the entry of an idle seat was last written
+	fillAt   time.Time // when the rollups are to be filled next
+	fillTold bool      // that they are not
 	gauge    *gauge
 }
 
@@ -89,13 +91,9 @@ func (r *run) serve(ctx context.Context) error {
 	r.gauge.works()
 	silences := 0
 	for ctx.Err() == nil {
-		passed := in.passed
 		block, b, err := r.gather(ctx, in)
 		if err != nil {
 			return err
-		}
-		if in.passed > passed { // the broker gives what is of the other lane: it is not silent
-			silences = 0
 		}
 		if b == nil {
 			if err := r.advance(ctx); err != nil {
@@ -111,6 +109,9 @@ func (r *run) serve(ctx context.Context) error {
 		next.Stored, next.Block = r.stored, b
 		if b.Count == 0 { // all of it was published before
 			next.Stored, next.Block = b.Last, nil
+		} else if r.number != findingsSeat {
+			next.number(b, r.owner.now())
+			block.Number = b.Number
 		}
 		if err := r.ledger.write(ctx, next); err != nil {
 			return err
@@ -123,6 +124,9 @@ func (r *run) serve(ctx context.Context) error {
 		r.settled(b.Last)
 		r.marks.stored, r.ahead = b.Last, false
 		if err := r.saveMarks(ctx, marksEvery); err != nil {
+			return err
+		}
+		if err := r.fill(ctx); err != nil {
 			return err
 		}
 	}
@@ -220,7 +224,7 @@ func (r *run) recover(ctx context.Context) error {
 // rebuild reads the messages of a planned block again. Some may be gone: their loss is counted, and the rest goes under the same token, as
 // whatever is in under it already has them all.
 func (r *run) rebuild(ctx context.Context, b *bounds) (Block, error) {
-	block := Block{Token: r.token(b), Messages: r.waiting[:0]}
+	block := Block{Token: r.token(b), Number: b.Number, Messages: r.waiting[:0]}
 	again := make(map[uint64]bool, len(b.Again))
 	for _, sequence := range b.Again {
 		again[sequence] = true
@@ -258,18 +262,14 @@ func (r *run) gather(ctx context.Context, in *reader) (Block, *bounds, error) {
 	over := time.AfterFunc(idleAfter, stop)
 	defer over.Stop()
 	block, b := Block{Messages: r.waiting[:0]}, (*bounds)(nil)
-	rows, bytes, lost := 0, 0, uint64(0)
-	for rows < blockRows && bytes < blockBytes && (b == nil || b.Count+len(b.Again) < blockMessages) {
+	bytes, lost := 0, uint64(0)
+	for (b == nil || b.Events < blockEvents) && bytes < blockBytes && (b == nil || b.Count+len(b.Again) < blockMessages) {
 		raw, meta, err := in.next(wait)
 		if err != nil && wait.Err() != nil && ctx.Err() == nil {
 			break
 		}
 		if err != nil {
 			return block, nil, err
-		}
-		if !r.source.owns(raw) {
-			in.passed++
-			continue
 		}
 		if b == nil {
 			if meta.Sequence.Stream <= r.stored {
@@ -300,7 +300,7 @@ func (r *run) gather(ctx context.Context, in *reader) (Block, *bounds, error) {
 		b.Count++
 		b.Sum = sumOf(b.Sum, m.Sequence)
 		block.Messages = append(block.Messages, m)
-		rows += len(m.Batch.GetEvents()) + 1
+		b.Events += len(m.Batch.GetEvents()) + 1
 		bytes += len(raw.Data())
 	}
 	r.waiting = block.Messages[:0]
@@ -374,12 +374,19 @@ func (r *run) part() {
 	if err := r.saveMarks(ctx, 0); err != nil {
 		r.log.Debug("seat left without its marks", "error", err)
 	}
+	r.fillAt = time.Time{}
+	if err := r.fill(ctx); err != nil {
+		r.log.Debug("seat left without filling the rollups", "error", err)
+	}
 }
 
 // advance passes over what belongs to others, so that an idle seat does not look as if the stream had lost what it never had. It is
 // written down rarely.
 func (r *run) advance(ctx context.Context) error {
 	if err := r.settle(ctx); err != nil {
+		return err
+	}
+	if err := r.fill(ctx); err != nil {
 		return err
 	}
 	var clear uint64

@@ -18,24 +18,6 @@ import (
 	"lowtide/processor/broker/brokertest"
 )
 
-// laneOf is the seat that stores a host.
-func laneOf(t *testing.T, js jetstream.JetStream, sequence uint64) int {
-	t.Helper()
-	stream, err := js.Stream(t.Context(), event.StreamEvents)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := stream.GetMsg(t.Context(), sequence)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var partition int
-	if _, err := fmt.Sscanf(m.Subject, "lowtide.p.%d.", &partition); err != nil {
-		t.Fatal(err)
-	}
-	return partition / (event.PartitionCount / broker.StoreLanes)
-}
-
 // begin runs a seat; end ends it and returns what Run returned.
 func begin(t *testing.T, js jetstream.JetStream, store Store, seat int, fence uint64, log *slog.Logger) (s *Storer, end func() error) {
 	t.Helper()
@@ -58,7 +40,8 @@ func hostTick(host string, sequence uint64) string {
 func TestFormerOwnerIsFenced(t *testing.T) {
 	_, _, js := brokertest.Start(t)
 	f := fleetOf{t, js}
-	seat := laneOf(t, js, f.publish(f.message("gpu-1", 1)))
+	f.publish(f.message("gpu-1", 1))
+	seat := eventsSeat
 	store, held, entered := newMemory(), make(chan struct{}), make(chan struct{})
 	slow := storeFunc(func(ctx context.Context, token string, rows Rows) error {
 		if rows.Table == TableGpus {
@@ -105,7 +88,8 @@ func (f storeFunc) InsertRows(ctx context.Context, token string, rows Rows) erro
 func TestOfTwoOwnersOneStops(t *testing.T) {
 	_, _, js := brokertest.Start(t)
 	f := fleetOf{t, js}
-	seat := laneOf(t, js, f.publish(f.message("gpu-1", 1)))
+	f.publish(f.message("gpu-1", 1))
+	seat := eventsSeat
 	store := newMemory()
 	one := NewStorer(js, store, nil)
 	one.linger = 20 * time.Millisecond
@@ -145,7 +129,8 @@ func (l *late) KeyValue(ctx context.Context, bucket string) (jetstream.KeyValue,
 func TestFormerOwnerStoresUntilTheSeatIsTaken(t *testing.T) {
 	_, _, js := brokertest.Start(t)
 	f := fleetOf{t, js}
-	seat := laneOf(t, js, f.publish(f.message("gpu-1", 1)))
+	f.publish(f.message("gpu-1", 1))
+	seat := eventsSeat
 	store := newMemory()
 	former := NewStorer(js, store, nil)
 	former.linger = 20 * time.Millisecond
@@ -180,7 +165,7 @@ func TestLossIsCounted(t *testing.T) {
 	store := newMemory()
 	var seat int
 	for n := uint64(1); n <= 5; n++ {
-		seat = laneOf(t, js, f.publish(f.message("gpu-1", n)))
+		f.publish(f.message("gpu-1", n))
 	}
 	_, end := begin(t, js, store, seat, 0, nil)
 	await(t, store.when(hostTick("gpu-1", 5)), "the first five")
@@ -234,7 +219,8 @@ func TestLossIsCounted(t *testing.T) {
 func TestPlanOfOtherMessagesIsGivenUp(t *testing.T) {
 	_, _, js := brokertest.Start(t)
 	f := fleetOf{t, js}
-	seat := laneOf(t, js, f.publish(f.message("gpu-1", 1)))
+	f.publish(f.message("gpu-1", 1))
+	seat := eventsSeat
 	at := f.publish(f.message("gpu-1", 2))
 	stream, err := js.Stream(t.Context(), event.StreamEvents)
 	if err != nil {
@@ -249,7 +235,7 @@ func TestPlanOfOtherMessagesIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := fmt.Sprintf(`{"version":1,"stream":%q,"stored":0,"block":{"first":1,"last":%d,"count":1,"sum":5}}`, source.identity, at)
-	if _, err := bucket.Put(t.Context(), "block."+broker.StoreName(seat), []byte(text)); err != nil {
+	if _, err := bucket.Put(t.Context(), "block."+broker.StoreName, []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 	store := newMemory()
@@ -279,7 +265,8 @@ func purge(t *testing.T, js jetstream.JetStream, before uint64) {
 func TestStoreThatIsAwayIsWaitedFor(t *testing.T) {
 	_, _, js := brokertest.Start(t)
 	f := fleetOf{t, js}
-	seat := laneOf(t, js, f.publish(f.message("gpu-1", 1)))
+	f.publish(f.message("gpu-1", 1))
+	seat := eventsSeat
 	store := newMemory()
 	calls := 0
 	store.fail = func(token string, rows Rows) error {
@@ -304,7 +291,7 @@ func TestStoreThatIsAwayIsWaitedFor(t *testing.T) {
 	if got := metric(t, s, "lowtide_store_retries_total"); got != 3 {
 		t.Errorf("%v retries, want 3", got)
 	}
-	consumer, err := js.Consumer(t.Context(), event.StreamEvents, broker.StoreName(seat))
+	consumer, err := js.Consumer(t.Context(), event.StreamEvents, broker.StoreName)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,20 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"lowtide/event"
-	"lowtide/processor/broker"
 )
 
-// StoreSeats is how many seats storing has: one for each lane of partitions, and one for the findings.
-const StoreSeats = broker.StoreLanes + 1
+// StoreSeats is how many seats storing has: one for the events, and one for the findings.
+const StoreSeats = 2
 
-const findingsSeat = StoreSeats - 1
+const (
+	eventsSeat = iota
+	findingsSeat
+)
 
 // Store keeps rows. InsertRows returns nil only when every row is kept, or was before under the same token; after any error the caller
 // calls it again with the same rows. It is called by several goroutines at once.
@@ -29,27 +30,26 @@ type Store interface {
 // The bounds of a block, and how long one waits to be filled. A block makes a part of each table and rollup, which costs ClickHouse about
 // 0.2 s of processor time now and in merges, however few rows are in it: few and large ones are several times cheaper.
 const (
-	blockRows     = 200_000  // events; about 40,000 rows of worker_samples
-	blockBytes    = 16 << 20 // 80 MB while they are inserted
-	blockMessages = 10_000
+	blockEvents   = 400_000  // about 80,000 rows of worker_samples
+	blockBytes    = 32 << 20 // of payload, usually 33,000 rows
+	blockMessages = 20_000
 	blockLinger   = 10 * time.Second
 	findingLinger = 2 * time.Second // findings are few, and asked for at once
-	insertsAtOnce = 4               // ClickHouse prefers few large inserts; the others wait their turn
 )
 
 // Storer stores the streams, each seat by one owner at a time. It is a prometheus.Collector.
 //
 // What is stored is told by the seat's entry in the bucket LOWTIDE_BLOCKS, not by the acknowledgements of a consumer: an entry is
 // written by compare-and-set, so that of two who think a seat is theirs one stops, while a consumer gives what it has to whoever asks.
-// The durable consumers store-half-N and `store` of the findings follow the entry, for everybody to see what waits.
+// The durable consumers store-events and `store` of the findings follow the entry, for everybody to see what waits.
 type Storer struct {
 	js    jetstream.JetStream
 	store Store
 	log   *slog.Logger
-	turn  chan struct{}
 
-	linger time.Duration
-	now    func() time.Time
+	linger    time.Duration
+	fillEvery time.Duration
+	now       func() time.Time
 
 	mu    sync.Mutex
 	seats map[int]*gauge // also of seats that were left
@@ -60,7 +60,7 @@ func NewStorer(js jetstream.JetStream, store Store, log *slog.Logger) *Storer {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Storer{js: js, store: store, log: log, turn: make(chan struct{}, insertsAtOnce), linger: blockLinger, now: time.Now, seats: make(map[int]*gauge)}
+	return &Storer{js: js, store: store, log: log, linger: blockLinger, fillEvery: fillEvery, now: time.Now, seats: make(map[int]*gauge)}
 }
 
 // Run stores one seat (0 to StoreSeats-1) until ctx ends, and returns nil then. ErrFenced means that another owner has it. While the
@@ -109,7 +109,7 @@ func seatName(seat int) string {
 	if seat == findingsSeat {
 		return "findings"
 	}
-	return strconv.Itoa(seat)
+	return "events"
 }
 
 // messageReader reads messages that follow each other; it remembers what stands in all of them.

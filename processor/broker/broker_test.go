@@ -132,7 +132,7 @@ func TestRestartKeepsMessagesAndPositions(t *testing.T) {
 	if got := judge(js); got != "two" {
 		t.Errorf("after a restart judge got %q, want two", got)
 	}
-	consumer, err := StoreConsumer(t.Context(), js, partition/lanePartitions)
+	consumer, err := StoreConsumer(t.Context(), js)
 	if got := read(consumer, err); got != "one" {
 		t.Errorf("store got %q, want one: it has its own position", got)
 	}

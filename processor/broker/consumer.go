@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -13,17 +14,14 @@ import (
 	"lowtide/event"
 )
 
-// StoreLanes is how many consumers read the events for the store. A block costs ClickHouse nearly the same however few rows are in it, so that one
-// for each partition, or eight in all, would cost several times as much.
-const StoreLanes = 2
+// StoreName is the name of the durable consumer of what is stored of the events. There is one: a block costs ClickHouse nearly the same however few
+// rows are in it, so that several, each with blocks of its own, would cost several times as much.
+const StoreName = "store-events"
 
 // ReaderPrefix is what the names of the consumers by which processors read the events to judge begin with. They live as long as their processor.
 const ReaderPrefix = "judging-"
 
-const (
-	lanePartitions = event.PartitionCount / StoreLanes
-	codeUpdate     = jetstream.ErrorCode(10012) // a consumer cannot be updated to this
-)
+const codeUpdate = jetstream.ErrorCode(10012) // a consumer cannot be updated to this
 
 // JudgeConsumer returns the durable consumer of one partition. Nobody pulls from it: its acknowledgements show, by Acknowledge, what is judged
 // and saved, and what is pending is not. Before, it was read from; then it had readers of which one was pinned, and is updated, or made
@@ -40,31 +38,20 @@ func JudgeConsumer(ctx context.Context, js jetstream.JetStream, partition int) (
 	return consumer, err
 }
 
-// StoreConsumer returns the durable consumer of what is inserted of one lane: half of the partitions. It is apart from the judge's, so that
-// paging does not wait for ClickHouse. Earlier versions had a consumer for each partition, and then eight lanes; where these stopped the
-// lane begins, and they are deleted. The slowest of them decides, so the faster ones' events come once more. No
-// processor of that version may run any more.
-func StoreConsumer(ctx context.Context, js jetstream.JetStream, lane int) (jetstream.Consumer, error) {
-	if lane < 0 || lane >= StoreLanes {
-		return nil, errors.New("consume lane " + strconv.Itoa(lane) + ": there are 0 to " + strconv.Itoa(StoreLanes-1))
-	}
+// StoreConsumer returns the durable consumer of what is inserted of the events. It is apart from the judges', so that paging does not wait for
+// ClickHouse. Earlier versions had a consumer for each partition, then eight lanes, then two; where these stopped it begins, and
+// they are deleted. The slowest of them decides, so the faster ones' events come once more. No processor of that version may run any more.
+func StoreConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, ensureLimit)
 	defer cancel()
-	config := eventConsumer(StoreName(lane))
-	first := lane * lanePartitions
-	for p := first; p < first+lanePartitions; p++ {
-		config.FilterSubjects = append(config.FilterSubjects, PartitionSubjects(p))
-	}
-	consumer, stream, err := durable(ctx, js, config, func(stream jetstream.Stream) (uint64, error) { return storedBefore(ctx, stream, first) })
+	consumer, stream, err := durable(ctx, js, eventConsumer(StoreName), func(stream jetstream.Stream) (uint64, error) { return storedBefore(ctx, stream) })
 	if err != nil {
 		return nil, err
 	}
-	// Only now, when the lane is there and remembers where to begin.
-	for p := first; p < first+lanePartitions; p++ {
-		for _, name := range oldStoreNames(p) {
-			if err := stream.DeleteConsumer(ctx, name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
-				return nil, explain("delete consumer "+name+" of an earlier version", err)
-			}
+	// Only now, when it is there and remembers where to begin.
+	for _, name := range allOldStoreNames() {
+		if err := stream.DeleteConsumer(ctx, name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+			return nil, explain("delete consumer "+name+" of an earlier version", err)
 		}
 	}
 	return consumer, nil
@@ -102,12 +89,17 @@ func JudgeName(partition int) string { return "judge-" + strconv.Itoa(partition)
 // PartitionSubjects are those of the events of a partition.
 func PartitionSubjects(partition int) string { return "lowtide.p." + strconv.Itoa(partition) + ".>" }
 
-// StoreName is the name of the durable consumer of a lane.
-func StoreName(lane int) string { return "store-half-" + strconv.Itoa(lane) }
-
-// oldStoreNames are the consumers that stored a partition in earlier versions: one each, then eight lanes.
+// oldStoreNames are the consumers that stored a partition in earlier versions: one each, then eight lanes, then two.
 func oldStoreNames(partition int) []string {
-	return []string{"store-" + strconv.Itoa(partition), "store-lane-" + strconv.Itoa(partition/8)}
+	return []string{"store-" + strconv.Itoa(partition), "store-lane-" + strconv.Itoa(partition/8), "store-half-" + strconv.Itoa(partition/(event.PartitionCount/2))}
+}
+
+func allOldStoreNames() (names []string) {
+	for p := range event.PartitionCount {
+		names = append(names, oldStoreNames(p)...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func eventConsumer(name string) jetstream.ConsumerConfig {
@@ -168,14 +160,14 @@ func durable(ctx context.Context, js jetstream.JetStream, config jetstream.Consu
 	return consumer, stream, nil
 }
 
-// storedBefore returns the sequence of the oldest event of a lane that the consumers of an earlier version did not acknowledge, 0 where there are none.
-func storedBefore(ctx context.Context, stream jetstream.Stream, first int) (uint64, error) {
+// storedBefore returns the sequence of the oldest event that the consumers of an earlier version did not acknowledge, 0 where there are none.
+func storedBefore(ctx context.Context, stream jetstream.Stream) (uint64, error) {
 	info, err := stream.Info(ctx) // before the positions: what comes after it is new to all
 	if err != nil {
 		return 0, err
 	}
 	oldest, found := info.State.LastSeq+1, false
-	for p := first; p < first+lanePartitions; p++ {
+	for p := range event.PartitionCount {
 		floor := uint64(0)
 		for _, name := range oldStoreNames(p) {
 			consumer, err := stream.Consumer(ctx, name)

@@ -154,31 +154,31 @@ func names(t *testing.T, js jetstream.JetStream) []string {
 	return all
 }
 
-// The events are 1: partition 40, 2: 41, 3: 40, 4: 41, 5: 40, 6: 20, 7: 41. Partition 40 is stored to 3, 41 to 2, so storing goes on with 4; it
-// begins there however often the lane is opened, and 20 belongs to another lane.
-func TestLaneBeginsWhereTheEarlierVersionStopped(t *testing.T) {
+// The events are 1: partition 40, 2: 41, 3: 40, 4: 41, 5: 40, 6: 20, 7: 41. Partition 40 is stored to 3, 41 to 2, 20 to 6, so storing goes on
+// with 4, and 6 comes once more; it begins there however often it is opened.
+func TestStoringBeginsWhereTheEarlierVersionStopped(t *testing.T) {
 	_, js := begin(t, Options{StoreDir: t.TempDir()})
 	publish(t, js, 40, 41, 40, 41, 40, 20, 41)
-	for p, upTo := range map[int]uint64{40: 3, 41: 2, 42: 0, 43: 0, 44: 0, 45: 0, 46: 0, 47: 0, 20: 0} {
+	for p, upTo := range map[int]uint64{40: 3, 41: 2, 42: 0, 63: 0, 20: 6} {
 		old(t, js, "store-"+strconv.Itoa(p), p, jetstream.AckAllPolicy, upTo)
 	}
 	for range 2 {
-		lane, err := StoreConsumer(t.Context(), js, 1)
+		consumer, err := StoreConsumer(t.Context(), js)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := names(t, js); !slices.Equal(got, []string{"store-20", "store-half-1"}) {
+		if got := names(t, js); !slices.Equal(got, []string{"store-events"}) {
 			t.Errorf("consumers %v", got)
 		}
-		if info, err := lane.Info(t.Context()); err != nil || info.NumPending != 3 {
-			t.Errorf("waiting %+v, %v; want 4, 5 and 7", info, err)
+		if info, err := consumer.Info(t.Context()); err != nil || info.NumPending != 4 {
+			t.Errorf("waiting %+v, %v; want 4 to 7", info, err)
 		}
 	}
-	lane, err := StoreConsumer(t.Context(), js, 1)
+	consumer, err := StoreConsumer(t.Context(), js)
 	if err != nil {
 		t.Fatal(err)
 	}
-	batch, err := lane.Fetch(3, jetstream.FetchMaxWait(ample))
+	batch, err := consumer.Fetch(4, jetstream.FetchMaxWait(ample))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,33 +190,39 @@ func TestLaneBeginsWhereTheEarlierVersionStopped(t *testing.T) {
 		}
 		got = append(got, meta.Sequence.Stream)
 	}
-	if !slices.Equal(got, []uint64{4, 5, 7}) {
+	if !slices.Equal(got, []uint64{4, 5, 6, 7}) {
 		t.Errorf("delivered %v, %v", got, batch.Error())
 	}
 }
 
-// All that the earlier version's silent partitions had is stored, so nothing is read again.
-func TestLaneOfStoredPartitionsBeginsWithWhatIsNew(t *testing.T) {
+// All that the earlier versions' silent partitions had is stored, so nothing is read again.
+func TestStoringOfStoredPartitionsBeginsWithWhatIsNew(t *testing.T) {
+	for _, names := range [][2]string{{"store-40", "store-lane-5"}, {"store-half-1", "store-half-1"}} {
+		_, js := begin(t, Options{StoreDir: t.TempDir()})
+		publish(t, js, 40, 41)
+		old(t, js, names[1], 41, jetstream.AckAllPolicy, 2)
+		if names[0] != names[1] {
+			old(t, js, names[0], 40, jetstream.AckAllPolicy, 1)
+		}
+		consumer, err := StoreConsumer(t.Context(), js)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := consumer.CachedInfo().Config; c.OptStartSeq != 3 {
+			t.Errorf("%v: begins with %d, want 3, the next one", names, c.OptStartSeq)
+		}
+	}
+}
+
+func TestStoringWithoutAPastBeginsWithTheOldest(t *testing.T) {
 	_, js := begin(t, Options{StoreDir: t.TempDir()})
-	publish(t, js, 40, 41, 20, 20)
-	old(t, js, "store-40", 40, jetstream.AckAllPolicy, 1)
-	old(t, js, "store-lane-5", 41, jetstream.AckAllPolicy, 2)
-	lane, err := StoreConsumer(t.Context(), js, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c := lane.CachedInfo().Config; c.OptStartSeq != 5 {
-		t.Errorf("begins with %d, want 5, the next one", c.OptStartSeq)
-	}
-	fresh, err := StoreConsumer(t.Context(), js, 0) // 0 to 31: nobody stored them
+	publish(t, js, 20, 20)
+	fresh, err := StoreConsumer(t.Context(), js)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if info, err := fresh.Info(t.Context()); err != nil || info.NumPending != 2 || info.Config.DeliverPolicy != jetstream.DeliverAllPolicy {
-		t.Errorf("a lane without a past: %+v, %v", info, err)
-	}
-	if _, err := StoreConsumer(t.Context(), js, 2); err == nil || err.Error() != "consume lane 2: there are 0 to 1" {
-		t.Errorf("lane 2: %v", err)
+		t.Errorf("%+v, %v", info, err)
 	}
 }
 

@@ -1,0 +1,1 @@
+DROP VIEW IF EXISTS {database}.worker_minute_fill

@@ -1,0 +1,1 @@
+DROP VIEW IF EXISTS {database}.instance_minute_fill
