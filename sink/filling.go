@@ -51,7 +51,7 @@ func (r *run) fill(ctx context.Context) error {
 		return nil
 	}
 	now := r.owner.now()
-	if r.gauge.unfilled(now); now.Before(r.fillAt) {
+	if r.gauge.unfilled(now); now.Before(r.fillAt) || ctx.Err() != nil {
 		return nil
 	}
 	r.fillAt = now.Add(r.owner.fillEvery)
@@ -60,10 +60,9 @@ func (r *run) fill(ctx context.Context) error {
 		if !next.Unfilled[0].Begun {
 			next.Unfilled = append([]step{next.Unfilled[0]}, next.Unfilled[1:]...)
 			next.Unfilled[0].Begun = true
-			if err := r.ledger.write(ctx, next); err != nil {
+			if err := r.record(ctx, next); err != nil {
 				return err
 			}
-			next = *plan
 		}
 		first := next.Unfilled[0]
 		limited, cancel := context.WithTimeout(ctx, fillLimit)
@@ -79,7 +78,7 @@ func (r *run) fill(ctx context.Context) error {
 	}
 	r.fillTold = false
 	next.Filled, next.Unfilled = next.Unfilled[0].To, next.Unfilled[1:]
-	if err := r.ledger.write(ctx, next); err != nil {
+	if err := r.record(ctx, next); err != nil {
 		return err
 	}
 	r.gauge.filled(len(next.Unfilled) == 0)
@@ -87,4 +86,11 @@ func (r *run) fill(ctx context.Context) error {
 		r.fillAt = now
 	}
 	return nil
+}
+
+// record writes the plan also when ctx ends meanwhile: one that was written without our knowing would shut us out of the last word.
+func (r *run) record(ctx context.Context, next plan) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), partingLimit)
+	defer cancel()
+	return r.ledger.write(ctx, next)
 }

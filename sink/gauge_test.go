@@ -50,7 +50,7 @@ func TestReadyTellsWhyNot(t *testing.T) {
 		t.Errorf("after 29 s: %v", err)
 	}
 	now = tick.Add(30 * time.Second)
-	if err := s.Ready(); !errors.Is(err, ErrAway) || !strings.Contains(err.Error(), "store seat 1") {
+	if err := s.Ready(); !errors.Is(err, ErrAway) || !strings.Contains(err.Error(), "store seat findings") {
 		t.Errorf("after 30 s: %v", err)
 	}
 	r.gauge.back(now)

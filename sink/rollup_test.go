@@ -187,6 +187,14 @@ func (f fleet) rollupsAreFilled(t *testing.T) {
 		}
 	}
 	clear(append(slices.Concat(keptMinutes, keptHours), "rollup_progress")...)
+	clear(TableWorkers, TableGpus)
+	for n, tick := range rollupEvents("whole") { // what is older has no number
+		for _, rows := range Join(Block{Messages: []Message{{Sequence: 1, Time: rollupStart, Batch: &event.Batch{Host: tick[0].Host, Events: tick}}}}) {
+			if err := f.store.InsertRows(t.Context(), fmt.Sprint("older:", n, rows.Table), rows); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	for _, again := range []bool{false, true, false} {
 		if again { // as after a crash before a day was recorded
 			clear("rollup_progress")

@@ -83,6 +83,11 @@ func (r *run) serve(ctx context.Context) error {
 	if err := r.recover(ctx); err != nil {
 		return err
 	}
+	r.fillAt = time.Time{} // what another one left
+	if err := r.fill(ctx); err != nil {
+		return err
+	}
+	r.fillAt = r.owner.now().Add(r.owner.fillEvery)
 	in, err := r.source.read(ctx, r.stored+1)
 	if err != nil {
 		return err
