@@ -21,10 +21,10 @@ import (
 const (
 	benchPast   = 48 * time.Hour // where the fleet's time begins: it runs faster than the clock and must not pass it
 	benchStep   = 50 * time.Millisecond
-	benchLook   = 5  // steps between two readings of the backlog
-	benchRest   = 4  // readings for which nothing waits, until everything is judged
-	windowTime  = 20 // seconds of what is read that may wait unread: more than a block waits to be filled and is stored
-	windowLeast = 400_000
+	benchLook   = 5       // steps between two readings of the backlog
+	benchRest   = 4       // readings for which nothing waits, until everything is judged
+	windowTime  = 4       // seconds of what is read that may wait unread
+	windowLeast = 120_000 // worker-samples: more than the block that is filled and the one that is stored
 	drainLimit  = 3 * time.Minute
 	cardLimit   = time.Minute // until the card of the last planted failure
 	stageTime   = 3 * time.Second

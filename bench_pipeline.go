@@ -33,6 +33,7 @@ type pipeline struct {
 	folder        string
 	engine        *engine.Engine // nil without a store
 	clickhouse    *sink.ClickHouse
+	storer        *sink.Storer // nil without a store
 	slack         *benchSlack
 }
 
@@ -69,7 +70,12 @@ func (c *BenchCommand) startPipeline(ctx context.Context, log *slog.Logger) (*pi
 	}
 	seats := watching{js: p.js, store: p.clickhouse, alone: true, log: log,
 		announce: notifier.Options{SlackToken: "xoxb-bench", SlackChannel: "C1", SlackURL: p.slack.url, Log: log}}
-	_, _, err = seats.start(ctx, p.readers)
+	told, _, err := seats.start(ctx, p.readers)
+	for _, one := range told {
+		if storer, ok := one.(*sink.Storer); ok {
+			p.storer = storer
+		}
+	}
 	return p, err
 }
 

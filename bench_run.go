@@ -149,6 +149,9 @@ func (r *benchRun) look(ctx context.Context, measured bool) error {
 	if err != nil {
 		return err
 	}
+	if stored := r.storer.Stored(); stored > 0 { // newer than what the durable consumer shows
+		b.StorePending, b.StoreUnacked = b.Messages-min(b.Messages, stored), 0
+	}
 	r.backlog = b
 	if measured {
 		waits := float64(b.JudgePending)

@@ -25,6 +25,9 @@ import (
 // tellAgain is the pause before a notifier that could not start is started again.
 const tellAgain = 2 * time.Second
 
+// shelfBytes bounds what judges and store hold for each other of messages that one of them has decoded: about a second of a full load.
+const shelfBytes = 32 << 20
+
 // watching is what `up` and `process` have in common: judges, store and notifier, each seat of which one process has at a time.
 type watching struct {
 	js       jetstream.JetStream
@@ -54,7 +57,11 @@ func (w watching) start(ctx context.Context, all *parts) ([]prometheus.Collector
 	if err != nil {
 		return nil, nil, err
 	}
-	judges, err := processor.NewJudges(ctx, processor.Options{JS: w.js, Pack: book.Pack(), Log: w.log, Evidence: w.asker, Labels: w.labels})
+	var shelf *event.Shelf
+	if w.store != nil {
+		shelf = event.NewShelf(shelfBytes)
+	}
+	judges, err := processor.NewJudges(ctx, processor.Options{JS: w.js, Pack: book.Pack(), Log: w.log, Evidence: w.asker, Labels: w.labels, Shelf: shelf})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -69,6 +76,7 @@ func (w watching) start(ctx context.Context, all *parts) ([]prometheus.Collector
 	}
 	if w.store != nil {
 		storer, tables := sink.NewStorer(w.js, w.store, w.log), newSchema(w.store, w.log)
+		storer.Share(shelf)
 		all.run("schema", tables.run)
 		gather = append(gather, storer)
 		checks = append(checks, exporter.Check{Name: "schema", Well: tables.well}, exporter.Check{Name: "store", Well: storer.Ready})

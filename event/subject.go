@@ -32,6 +32,20 @@ func SplitSubject(subject string) (cluster, host string, ok bool) {
 	return "", "", false
 }
 
+// PartitionOf returns the partition of a subject as stored.
+func PartitionOf(subject string) (partition int, ok bool) {
+	rest, ok := strings.CutPrefix(subject, "lowtide.p.")
+	if !ok {
+		return 0, false
+	}
+	text, _, _ := strings.Cut(rest, ".")
+	partition, err := strconv.Atoi(text)
+	if err != nil || partition < 0 || partition >= PartitionCount {
+		return 0, false
+	}
+	return partition, true
+}
+
 // MessageID is what the server drops duplicates by: host, producer, lane and sequence.
 func MessageID(host, producer, lane string, sequence uint64) string {
 	return host + "/" + producer + "/" + lane + "/" + strconv.FormatUint(sequence, 10)

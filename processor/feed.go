@@ -3,11 +3,8 @@ package processor
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -319,11 +316,11 @@ func (f *feed) hand(ctx context.Context, m jetstream.Msg) error {
 	}
 	f.delivered = meta.Sequence.Consumer
 	l := letterOf(m, meta)
-	number, err := partitionOf(l.subject)
+	number, ok := event.PartitionOf(l.subject)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.position = l.sequence
-	if err != nil { // none of the partitions would be given it by a consumer of its own
+	if !ok { // none of the partitions would be given it by a consumer of its own
 		return nil
 	}
 	q := f.queues[number]
@@ -362,20 +359,4 @@ func (f *feed) patience(ctx context.Context) (long bool) {
 		return true
 	}
 	return false
-}
-
-var errSubject = errors.New("subject names no partition")
-
-// partitionOf reads the partition from a subject lowtide.p.N.….
-func partitionOf(subject string) (int, error) {
-	rest, ok := strings.CutPrefix(subject, "lowtide.p.")
-	if !ok {
-		return 0, errSubject
-	}
-	text, _, _ := strings.Cut(rest, ".")
-	number, err := strconv.Atoi(text)
-	if err != nil || number < 0 || number >= event.PartitionCount {
-		return 0, errSubject
-	}
-	return number, nil
 }

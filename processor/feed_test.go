@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"lowtide/event"
 	"lowtide/processor/broker/brokertest"
 )
 
@@ -113,8 +114,8 @@ func TestSlowPartitionHoldsUpNobody(t *testing.T) {
 
 func TestPartitionOfASubject(t *testing.T) {
 	for subject, want := range map[string]int{"lowtide.p.0.lab.h.x": 0, "lowtide.p.63.lab.h.x": 63, "lowtide.p.64.lab.h.x": -1, "lowtide.p.-1.a.b.c": -1, "lowtide.p..a": -1, "lowtide.event.a.b.c": -1, "lowtide.p.7": 7} {
-		got, err := partitionOf(subject)
-		if err != nil {
+		got, ok := event.PartitionOf(subject)
+		if !ok {
 			got = -1
 		}
 		if got != want {

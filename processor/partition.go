@@ -22,6 +22,7 @@ type partition struct {
 	stream   jetstream.Stream // of the events
 	log      *slog.Logger
 	batches  *event.BatchReader
+	shelf    *event.Shelf
 	judge    *Judge
 	labels   Labels // that every judge here adds
 	board    *Board
@@ -80,7 +81,7 @@ const (
 )
 
 func newPartition(number int, o Options, board *Board, verdicts *Verdicts) *partition {
-	p := &partition{number: number, batches: event.NewBatchReader(), js: o.JS, log: o.Log.With("partition", number), board: board, marks: make(map[string]mark), verdicts: verdicts,
+	p := &partition{number: number, batches: event.NewBatchReader(), shelf: o.Shelf, js: o.JS, log: o.Log.With("partition", number), board: board, marks: make(map[string]mark), verdicts: verdicts,
 		evidence: o.Evidence, labels: o.Labels, now: time.Now, pace: usual()}
 	p.ruling.asked = o.Pack
 	p.hire(NewJudgeWith(o.Pack, board, p.emit))
@@ -131,10 +132,7 @@ func (p *partition) apply(m letter) {
 		return // redelivered
 	}
 	p.applied = m.sequence
-	batch, _, err := p.batches.Decode(m.kind, m.data)
-	if err == nil {
-		err = sameHost(m.subject, batch)
-	}
+	batch, err := p.decode(m)
 	if err != nil {
 		p.refused++
 		p.log.Warn("message refused", "subject", m.subject, "sequence", m.sequence, "refused", p.refused, "error", err)
@@ -154,6 +152,21 @@ func (p *partition) apply(m letter) {
 		p.judge.Apply(e)
 	}
 	p.judge.hear(batch.Host, p.clock)
+}
+
+// decode reads a message, unless the store has done so.
+func (p *partition) decode(m letter) (*event.Batch, error) {
+	if batch, ok := p.shelf.Take(event.Judging, m.sequence, m.at); ok {
+		return batch, nil
+	}
+	batch, _, err := p.batches.Decode(m.kind, m.data)
+	if err == nil {
+		err = sameHost(m.subject, batch)
+	}
+	if err == nil {
+		p.shelf.Put(event.Judging, p.number, m.sequence, m.at, batch, len(m.data))
+	}
+	return batch, err
 }
 
 // pass does what the passing of the broker's time asks for. What the judge is told then depends on the messages alone, so that it is the same

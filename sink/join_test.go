@@ -104,7 +104,7 @@ func TestJoinKeepsShadowsOutOfIncidents(t *testing.T) {
 func TestJoinKeepsWhatItRefuses(t *testing.T) {
 	far := tickBatch(1, time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC))
 	far.Time = tick
-	poison := messageReader{event.NewBatchReader()}.decode(false, "lowtide.p.3.prod.gpu-1.sim", "application/json", []byte("{"))
+	poison := messageReader{batches: event.NewBatchReader()}.decode(false, "lowtide.p.3.prod.gpu-1.sim", "application/json", []byte("{"))
 	poison.Sequence, poison.Time = 2, tick
 	events := table(t, Join(Block{Messages: []Message{far, poison}}), TableEvents)
 	if events.Count != 7 { // six events of the far tick and the poison
@@ -119,7 +119,7 @@ func TestJoinKeepsWhatItRefuses(t *testing.T) {
 }
 
 func TestDecodeRefusesAnotherHost(t *testing.T) {
-	reading := messageReader{event.NewBatchReader()}
+	reading := messageReader{batches: event.NewBatchReader()}
 	data, err := event.EncodeBatch(tickBatch(1, tick).Batch)
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func FuzzBlock(f *testing.F) {
 	f.Add(false, "application/json", []byte(`{"host":{"cluster":"prod","name":"gpu-1"},"lane":"samples","source":"x","events":[{"time":"2026-01-01T00:00:00Z","mark":{"name":"a"}}]}`))
 	f.Add(true, "", []byte(`{"id":"a","time":"2026-01-01T00:00:00Z"}`))
 	f.Fuzz(func(t *testing.T, finding bool, contentType string, data []byte) {
-		m := messageReader{event.NewBatchReader()}.decode(finding, "lowtide.p.3.prod.gpu-1.sim", contentType, data)
+		m := messageReader{batches: event.NewBatchReader()}.decode(finding, "lowtide.p.3.prod.gpu-1.sim", contentType, data)
 		m.Time = tick
 		all := Join(Block{Messages: []Message{m}})
 		for _, r := range all {

@@ -25,8 +25,8 @@ type source struct {
 	decoder  messageReader
 }
 
-func newSource(js jetstream.JetStream, seat int) source {
-	decoder := messageReader{event.NewBatchReader()}
+func newSource(js jetstream.JetStream, seat int, shelf *event.Shelf) source {
+	decoder := messageReader{event.NewBatchReader(), shelf}
 	if seat == findingsSeat {
 		return source{js: js, stream: event.StreamFindings, durable: "store", decoder: decoder}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"lowtide/event"
 	"lowtide/processor/broker"
 )
 
@@ -54,7 +55,7 @@ type run struct {
 }
 
 func newRun(s *Storer, seat int, fence uint64) *run {
-	r := &run{owner: s, store: s.store, log: s.log.With("seat", seatName(seat)), number: seat, fence: fence, source: newSource(s.js, seat)}
+	r := &run{owner: s, store: s.store, log: s.log.With("seat", seatName(seat)), number: seat, fence: fence, source: newSource(s.js, seat, s.shelf)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.seats[seat] == nil {
@@ -93,6 +94,12 @@ func (r *run) serve(ctx context.Context) error {
 		return err
 	}
 	defer in.stop()
+	if r.number == eventsSeat { // from here on what is read is what the judges read
+		for partition := range event.PartitionCount {
+			r.owner.shelf.Enter(event.Storing, partition)
+			defer r.owner.shelf.Leave(event.Storing, partition)
+		}
+	}
 	r.gauge.works()
 	silences := 0
 	for ctx.Err() == nil {

@@ -230,7 +230,7 @@ func TestPlanOfOtherMessagesIsGivenUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source := newSource(js, seat)
+	source := newSource(js, seat, nil)
 	if _, err := source.look(t.Context()); err != nil {
 		t.Fatal(err)
 	}

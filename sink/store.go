@@ -46,6 +46,7 @@ type Storer struct {
 	js    jetstream.JetStream
 	store Store
 	log   *slog.Logger
+	shelf *event.Shelf
 
 	linger    time.Duration
 	fillEvery time.Duration
@@ -62,6 +63,9 @@ func NewStorer(js jetstream.JetStream, store Store, log *slog.Logger) *Storer {
 	}
 	return &Storer{js: js, store: store, log: log, linger: blockLinger, fillEvery: fillEvery, now: time.Now, seats: make(map[int]*gauge)}
 }
+
+// Share takes from, and leaves on, a shelf what the judges of the same process read as well. It is called before Run.
+func (s *Storer) Share(shelf *event.Shelf) { s.shelf = shelf }
 
 // Run stores one seat (0 to StoreSeats-1) until ctx ends, and returns nil then. ErrFenced means that another owner has it. While the
 // store or the broker is away it waits, and says so once. A fence of 0 takes the seat from whoever had it before.
@@ -90,6 +94,16 @@ func (s *Storer) Run(ctx context.Context, seat int, fence uint64) error {
 	return nil
 }
 
+// Stored returns up to which sequence of their stream this process has stored the events, or did when it stored them last; 0 before that.
+func (s *Storer) Stored() (sequence uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g := s.seats[eventsSeat]; g != nil {
+		g.with(func() { sequence = g.storedTo })
+	}
+	return sequence
+}
+
 // Ready says why what is published now would not be stored soon; nil when it is.
 func (s *Storer) Ready() error {
 	s.mu.Lock()
@@ -113,7 +127,10 @@ func seatName(seat int) string {
 }
 
 // messageReader reads messages that follow each other; it remembers what stands in all of them.
-type messageReader struct{ batches *event.BatchReader }
+type messageReader struct {
+	batches *event.BatchReader
+	shelf   *event.Shelf // nil: nobody else decodes them
+}
 
 // read reads a message of either stream. What cannot be read becomes Refused, with its reason; an error means that the message came
 // from no stream.
@@ -122,8 +139,19 @@ func (r messageReader) read(raw jetstream.Msg) (Message, error) {
 	if err != nil {
 		return Message{}, fmt.Errorf("read place of message: %w", err)
 	}
-	m := r.decode(meta.Stream == event.StreamFindings, raw.Subject(), raw.Headers().Get("Content-Type"), raw.Data())
-	m.Sequence, m.Time = meta.Sequence.Stream, meta.Timestamp
+	finding, sequence := meta.Stream == event.StreamFindings, meta.Sequence.Stream
+	if !finding {
+		if batch, ok := r.shelf.Take(event.Storing, sequence, meta.Timestamp); ok {
+			return Message{Sequence: sequence, Time: meta.Timestamp, Subject: raw.Subject(), Batch: batch}, nil
+		}
+	}
+	m := r.decode(finding, raw.Subject(), raw.Headers().Get("Content-Type"), raw.Data())
+	m.Sequence, m.Time = sequence, meta.Timestamp
+	if m.Batch != nil {
+		if partition, ok := event.PartitionOf(m.Subject); ok {
+			r.shelf.Put(event.Storing, partition, sequence, m.Time, m.Batch, len(raw.Data()))
+		}
+	}
 	return m, nil
 }
 
