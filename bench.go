@@ -21,10 +21,10 @@ import (
 const (
 	benchPast   = 48 * time.Hour // where the fleet's time begins: it runs faster than the clock and must not pass it
 	benchStep   = 50 * time.Millisecond
-	benchLook   = 5       // steps between two readings of the backlog
-	benchRest   = 4       // readings for which nothing waits, until everything is judged
-	windowTime  = 4       // seconds of what is read that may wait unread
-	windowLeast = 120_000 // worker-samples: more than the block that is filled and the one that is stored
+	benchLook   = 5      // steps between two readings of the backlog
+	benchRest   = 4      // readings for which nothing waits, until everything is judged
+	windowTime  = 2.5    // seconds of what is read that may wait unread
+	windowLeast = 64_000 // worker-samples: more than the block that is filled, or stored, and what comes meanwhile
 	drainLimit  = 3 * time.Minute
 	cardLimit   = time.Minute // until the card of the last planted failure
 	stageTime   = 3 * time.Second

@@ -25,8 +25,8 @@ import (
 // tellAgain is the pause before a notifier that could not start is started again.
 const tellAgain = 2 * time.Second
 
-// shelfBytes bounds what judges and store hold for each other of messages that one of them has decoded: about a second of a full load.
-const shelfBytes = 32 << 20
+// shelfBytes bounds what judges and store hold for each other of messages that one of them has decoded: about two seconds of a full load.
+const shelfBytes = 64 << 20
 
 // watching is what `up` and `process` have in common: judges, store and notifier, each seat of which one process has at a time.
 type watching struct {

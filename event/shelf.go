@@ -1,29 +1,29 @@
 package event
 
 import (
+	"context"
 	"sync"
 	"time"
 )
 
-// Side is one of the two readers that read every message of the event stream in a process.
-type Side int
+// shelfPatience is how long Take waits for a judge that has not read the message yet. A judge that lets it wait so long is not waited for again
+// until it has read on.
+const shelfPatience = 200 * time.Millisecond
 
-// The readers of a Shelf.
-const (
-	Judging Side = iota
-	Storing
-)
-
-// Shelf holds the batches that one of two readers of the event stream has decoded, until the other one comes by, which need not decode
-// them again. It is bounded: what the other reader does not take in time is dropped, and decoded by itself. A nil Shelf holds nothing. Batches
-// on it belong to both readers, which must not change them.
+// Shelf holds the batches that the judges of a process have decoded until the store, which reads the same stream, comes by and need not decode them
+// again. It is bounded: what the store does not take in time is dropped, and decoded by itself. A nil Shelf holds nothing. Batches on it belong to both,
+// who must not change them.
 type Shelf struct {
 	mu      sync.Mutex
 	most    int // bytes of messages
 	bytes   int
-	readers [2][PartitionCount]bool
+	wanted  bool
+	judged  [PartitionCount]judged
 	batches map[slot]shelved
 	order   []slot // as they came; those that were taken stay until it is their turn
+
+	awaited slot          // by Take
+	come    chan struct{} // closed when it is there; nil while nobody waits
 }
 
 // slot names a message. The time keeps apart messages of two streams that gave out the same sequence.
@@ -34,62 +34,59 @@ type slot struct {
 
 type shelved struct {
 	batch *Batch
-	by    Side
 	bytes int
+}
+
+// judged is what the shelf knows of a partition's judge.
+type judged struct {
+	here bool
+	late bool   // it was waited for in vain
+	last uint64 // sequence that it decoded last
 }
 
 // NewShelf returns a shelf for batches whose messages have at most so many bytes in all; decoded they have three to five times as many.
 func NewShelf(most int) *Shelf { return &Shelf{most: most, batches: map[slot]shelved{}} }
 
-// Enter says that a reader reads a partition from now on, and Leave that it does not any more: only what two read is kept.
-func (s *Shelf) Enter(by Side, partition int) { s.set(by, partition, true) }
-
-// Leave ends what Enter began. What the other reader put there for this one is dropped in its turn.
-func (s *Shelf) Leave(by Side, partition int) { s.set(by, partition, false) }
-
-func (s *Shelf) set(by Side, partition int, reads bool) {
+// Judged says whether a partition is judged in this process: the store waits for nobody else.
+func (s *Shelf) Judged(partition int, here bool) {
 	if s == nil || partition < 0 || partition >= PartitionCount {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.readers[by][partition] = reads; !reads && s.readers[by] == [PartitionCount]bool{} {
+	s.judged[partition] = judged{here: here}
+}
+
+// Wanted says whether the store reads at all: nothing is kept otherwise.
+func (s *Shelf) Wanted(wanted bool) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.wanted = wanted; !wanted {
 		clear(s.batches)
 		s.order, s.bytes = nil, 0
 	}
 }
 
-// Take returns what the other reader decoded of a message, given by its sequence in the stream and the broker's time, and removes it.
-func (s *Shelf) Take(by Side, sequence uint64, at time.Time) (*Batch, bool) {
-	if s == nil {
-		return nil, false
-	}
-	key := slot{sequence, at.UnixNano()}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	one, ok := s.batches[key]
-	if !ok || one.by == by {
-		return nil, false
-	}
-	s.drop(key, one)
-	return one.batch, true
-}
-
-// Put leaves a decoded message of some bytes to the other reader, when that reads the partition.
-func (s *Shelf) Put(by Side, partition int, sequence uint64, at time.Time, b *Batch, bytes int) {
+// Put leaves a decoded message of some bytes to the store. Messages of a partition come in the order of the stream.
+func (s *Shelf) Put(partition int, sequence uint64, at time.Time, b *Batch, bytes int) {
 	if s == nil || partition < 0 || partition >= PartitionCount {
 		return
 	}
 	key := slot{sequence, at.UnixNano()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.readers[1-by][partition] || bytes > s.most/2 {
+	s.judged[partition].last, s.judged[partition].late = sequence, false
+	if s.come != nil && s.awaited == key {
+		close(s.come)
+		s.come = nil
+	}
+	if !s.wanted || bytes > s.most/2 {
 		return
 	}
-	if _, both := s.batches[key]; both { // the other one decoded it at the same time
-		return
-	}
-	s.batches[key] = shelved{b, by, bytes}
+	s.batches[key] = shelved{b, bytes}
 	s.order = append(s.order, key)
 	s.bytes += bytes
 	for len(s.order) > 0 {
@@ -102,6 +99,40 @@ func (s *Shelf) Put(by Side, partition int, sequence uint64, at time.Time, b *Ba
 		}
 		s.order = s.order[1:]
 	}
+}
+
+// Take returns what a judge decoded of a message, given by its partition, its sequence in the stream and the broker's time, and removes it. It waits a
+// moment for a judge that has not come to it yet. One goroutine takes at a time.
+func (s *Shelf) Take(ctx context.Context, partition int, sequence uint64, at time.Time) (*Batch, bool) {
+	if s == nil || partition < 0 || partition >= PartitionCount {
+		return nil, false
+	}
+	key := slot{sequence, at.UnixNano()}
+	s.mu.Lock()
+	one, there := s.batches[key]
+	judge := s.judged[partition]
+	if !there && judge.here && !judge.late && judge.last < sequence {
+		come := make(chan struct{})
+		s.awaited, s.come = key, come
+		s.mu.Unlock()
+		patience := time.NewTimer(shelfPatience)
+		select {
+		case <-come:
+		case <-patience.C:
+		case <-ctx.Done():
+		}
+		patience.Stop()
+		s.mu.Lock()
+		s.come = nil
+		if one, there = s.batches[key]; !there {
+			s.judged[partition].late = s.judged[partition].last < sequence
+		}
+	}
+	defer s.mu.Unlock()
+	if there {
+		s.drop(key, one)
+	}
+	return one.batch, there
 }
 
 func (s *Shelf) drop(key slot, one shelved) {

@@ -1,102 +1,124 @@
 package event
 
 import (
-	"sync"
+	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
 var shelfTime = time.Date(2026, 11, 1, 8, 0, 0, 0, time.UTC)
 
-func TestShelfGivesABatchToTheOtherReaderOnce(t *testing.T) {
+func wantedShelf(partitions ...int) *Shelf {
 	s := NewShelf(1000)
-	s.Enter(Judging, 3)
-	s.Enter(Storing, 3)
-	b := &Batch{}
-	s.Put(Judging, 3, 7, shelfTime, b, 100)
-	if _, ok := s.Take(Judging, 7, shelfTime); ok {
-		t.Error("the one who put it there got it back")
+	s.Wanted(true)
+	for _, p := range partitions {
+		s.Judged(p, true)
 	}
-	if _, ok := s.Take(Storing, 7, shelfTime.Add(time.Nanosecond)); ok {
+	return s
+}
+
+func TestShelfGivesABatchOnce(t *testing.T) {
+	s := wantedShelf(3)
+	b := &Batch{}
+	s.Put(3, 7, shelfTime, b, 100)
+	if _, ok := s.Take(t.Context(), 3, 7, shelfTime.Add(time.Nanosecond)); ok {
 		t.Error("a message of another stream was taken for it")
 	}
-	if got, ok := s.Take(Storing, 7, shelfTime); !ok || got != b {
-		t.Error("the other reader did not get it")
+	if got, ok := s.Take(t.Context(), 3, 7, shelfTime); !ok || got != b {
+		t.Error("the store did not get it")
 	}
-	if _, ok := s.Take(Storing, 7, shelfTime); ok {
+	if _, ok := s.Take(t.Context(), 3, 7, shelfTime); ok {
 		t.Error("it was given twice")
 	}
 }
 
-func TestShelfKeepsOnlyWhatTwoRead(t *testing.T) {
+func TestShelfKeepsOnlyWhatIsWanted(t *testing.T) {
 	s := NewShelf(1000)
-	s.Enter(Judging, 3)
-	s.Put(Judging, 3, 1, shelfTime, &Batch{}, 100) // nobody stores
-	s.Enter(Storing, 3)
-	s.Enter(Storing, 4)
-	s.Put(Storing, 4, 2, shelfTime, &Batch{}, 100) // another process judges 4
-	if _, ok := s.Take(Storing, 1, shelfTime); ok {
+	s.Judged(3, true)
+	s.Put(3, 1, shelfTime, &Batch{}, 100)
+	s.Wanted(true)
+	if _, ok := s.Take(t.Context(), 3, 1, shelfTime); ok {
 		t.Error("kept for nobody")
 	}
-	if _, ok := s.Take(Judging, 2, shelfTime); ok {
-		t.Error("kept for another process")
-	}
-	s.Put(Judging, 3, 3, shelfTime, &Batch{}, 100)
-	s.Leave(Storing, 3)
-	s.Leave(Storing, 4)
-	if _, ok := s.Take(Storing, 3, shelfTime); ok || s.bytes != 0 || len(s.order) != 0 {
-		t.Error("something stays for a reader that left")
+	s.Put(3, 2, shelfTime, &Batch{}, 100)
+	s.Wanted(false)
+	if _, ok := s.Take(t.Context(), 3, 2, shelfTime); ok || s.bytes != 0 || len(s.order) != 0 {
+		t.Error("something stays for a store that left")
 	}
 }
 
 // Room for ten: of fifteen the first five make room for the others, and what was taken makes room too.
 func TestShelfIsBounded(t *testing.T) {
-	s := NewShelf(1000)
-	s.Enter(Judging, 0)
-	s.Enter(Storing, 0)
-	for n := range uint64(15) {
-		s.Put(Judging, 0, n, shelfTime, &Batch{}, 100)
+	s := wantedShelf(0)
+	for n := uint64(1); n <= 15; n++ {
+		s.Put(0, n, shelfTime, &Batch{}, 100)
 	}
-	s.Put(Judging, 0, 99, shelfTime, &Batch{}, 501) // more than half of the room
-	for n := range uint64(15) {
-		if _, ok := s.Take(Storing, n, shelfTime); ok != (n >= 5) {
+	s.Put(0, 99, shelfTime, &Batch{}, 501) // more than half of the room
+	for n := uint64(1); n <= 15; n++ {
+		if _, ok := s.Take(t.Context(), 0, n, shelfTime); ok != (n > 5) {
 			t.Errorf("%d: %v", n, ok)
 		}
 	}
-	if _, ok := s.Take(Storing, 99, shelfTime); ok {
+	if _, ok := s.Take(t.Context(), 0, 99, shelfTime); ok {
 		t.Error("one that needs half of the room is there")
 	}
-	for n := range uint64(10_000) {
-		s.Put(Judging, 0, n, shelfTime, &Batch{}, 100)
-		s.Take(Storing, n, shelfTime)
+	for n := uint64(100); n < 10_000; n++ {
+		s.Put(0, n, shelfTime, &Batch{}, 100)
+		s.Take(t.Context(), 0, n, shelfTime)
 	}
 	if s.bytes != 0 || len(s.batches) != 0 || len(s.order) > 1 {
 		t.Errorf("%d bytes, %d batches, %d in order are left", s.bytes, len(s.batches), len(s.order))
 	}
 	var none *Shelf
-	none.Enter(Judging, 0)
-	none.Put(Judging, 0, 1, shelfTime, &Batch{}, 1)
-	if _, ok := none.Take(Storing, 1, shelfTime); ok {
+	none.Judged(0, true)
+	none.Wanted(true)
+	none.Put(0, 1, shelfTime, &Batch{}, 1)
+	if _, ok := none.Take(t.Context(), 0, 1, shelfTime); ok {
 		t.Error("no shelf gave something")
 	}
 }
 
-func TestShelfIsSharedByGoroutines(t *testing.T) {
-	s := NewShelf(100)
-	var all sync.WaitGroup
-	for _, by := range []Side{Judging, Storing} {
-		all.Go(func() {
-			s.Enter(by, 1)
-			for n := range uint64(1000) {
-				if _, ok := s.Take(by, n, shelfTime); !ok {
-					s.Put(by, 1, n, shelfTime, &Batch{}, 10)
-				}
+// The store waits for a judge that is here and will come to the message, once in vain, and for nobody else.
+func TestShelfWaitsForTheJudge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := wantedShelf(0, 1)
+		took := func(partition int, sequence uint64) (time.Duration, bool) {
+			began := time.Now()
+			_, ok := s.Take(t.Context(), partition, sequence, shelfTime)
+			return time.Since(began), ok
+		}
+		go func() {
+			time.Sleep(50 * time.Millisecond)
+			s.Put(0, 10, shelfTime, &Batch{}, 1)
+		}()
+		for _, c := range []struct {
+			why       string
+			partition int
+			sequence  uint64
+			took      time.Duration
+			ok        bool
+		}{
+			{"it comes", 0, 10, 50 * time.Millisecond, true},
+			{"the judge is past it", 0, 9, 0, false},
+			{"the judge does not come", 1, 11, shelfPatience, false},
+			{"nor is it waited for again", 1, 12, 0, false},
+			{"another process judges it", 2, 13, 0, false},
+		} {
+			if d, ok := took(c.partition, c.sequence); d != c.took || ok != c.ok {
+				t.Errorf("%s: %v after %v, want %v after %v", c.why, ok, d, c.ok, c.took)
 			}
-			s.Leave(by, 1)
-		})
-	}
-	all.Wait()
-	if len(s.batches) != 0 || s.bytes != 0 {
-		t.Errorf("%d batches of %d bytes are left", len(s.batches), s.bytes)
-	}
+		}
+		s.Put(1, 12, shelfTime, &Batch{}, 1) // it goes on
+		if d, ok := took(1, 20); d != shelfPatience || ok {
+			t.Errorf("a judge that reads on is waited for again: %v after %v", ok, d)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		s.Put(1, 21, shelfTime, &Batch{}, 1)
+		began := time.Now()
+		if _, ok := s.Take(ctx, 1, 30, shelfTime); ok || time.Since(began) != 0 {
+			t.Error("an ended context is waited with")
+		}
+	})
 }

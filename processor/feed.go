@@ -219,6 +219,9 @@ func (f *feed) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	consumer, err := f.open(ctx, cancel)
+	if ctx.Err() != nil {
+		return nil // it is to be made anew already
+	}
 	if err != nil {
 		return err
 	}

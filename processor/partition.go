@@ -154,19 +154,17 @@ func (p *partition) apply(m letter) {
 	p.judge.hear(batch.Host, p.clock)
 }
 
-// decode reads a message, unless the store has done so.
+// decode reads a message, and leaves it to the store.
 func (p *partition) decode(m letter) (*event.Batch, error) {
-	if batch, ok := p.shelf.Take(event.Judging, m.sequence, m.at); ok {
-		return batch, nil
-	}
 	batch, _, err := p.batches.Decode(m.kind, m.data)
-	if err == nil {
-		err = sameHost(m.subject, batch)
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		p.shelf.Put(event.Judging, p.number, m.sequence, m.at, batch, len(m.data))
+	if err := sameHost(m.subject, batch); err != nil {
+		return nil, err
 	}
-	return batch, err
+	p.shelf.Put(p.number, m.sequence, m.at, batch, len(m.data))
+	return batch, nil
 }
 
 // pass does what the passing of the broker's time asks for. What the judge is told then depends on the messages alone, so that it is the same

@@ -24,7 +24,7 @@ type Options struct {
 	Partitions int          // that Run judges; 0 is all of them
 	Evidence   *Asker       // nil: no host is asked for evidence
 	Labels     Labels       // that are added to what is watched; none in commands that only look
-	Shelf      *event.Shelf // by which what is decoded is shared with the store; nil without one
+	Shelf      *event.Shelf // where the store finds what is decoded; nil without one
 }
 
 // pace is how often a partition does what it does.
@@ -113,8 +113,8 @@ func (all *Judges) Run(ctx context.Context, number int, fence uint64) error {
 		return err
 	}
 	defer all.leave(p)
-	o.Shelf.Enter(event.Judging, number)
-	defer o.Shelf.Leave(event.Judging, number)
+	o.Shelf.Judged(number, true)
+	defer o.Shelf.Judged(number, false)
 	defer func() { p.judge.Leave() }()
 	err := p.begin(ctx, fence)
 	if err == nil && ctx.Err() == nil {

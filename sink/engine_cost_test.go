@@ -12,41 +12,33 @@ import (
 	"lowtide/processor/bench"
 )
 
-// BenchmarkEngineByBlock is what a row of worker_samples costs in processor time of the engine, with its card's row, the rollups and the merges
-// until none runs any more, by how many rows a block has and whether rollups hang on the tables. Simulated hosts in eight lanes, 24 blocks of their ticks
-// (fewer of large ones), as fast as they go in. Use -benchtime 1x.
+// BenchmarkEngineByBlock is what a row of worker_samples costs in processor time of the engine, with its card's row, the merges until none runs
+// any more and, where they are filled, the rollups, by how many rows a block has. 500 simulated hosts, ticks of 5 s, as fast as they go in; the
+// rollups are filled every 400,000 rows. Use -benchtime 1x.
 func BenchmarkEngineByBlock(b *testing.B) {
-	for _, rollups := range []bool{true, false} {
-		for _, size := range []struct{ rows, blocks int }{{500, 24}, {1500, 24}, {4500, 24}, {20000, 16}} {
-			b.Run(fmt.Sprintf("rows=%d/rollups=%v", size.rows, rollups), func(b *testing.B) {
+	for _, size := range []struct{ rows, blocks int }{{4000, 60}, {16000, 40}, {32000, 25}} {
+		for _, filled := range []bool{true, false} {
+			b.Run(fmt.Sprintf("rows=%d/filled=%v", size.rows, filled), func(b *testing.B) {
 				for range b.N {
-					engineCost(b, size.rows, size.blocks, rollups)
+					engineCost(b, size.rows, size.blocks, filled)
 				}
 			})
 		}
 	}
 }
 
-func engineCost(b *testing.B, rows, blocks int, rollups bool) {
+func engineCost(b *testing.B, rows, blocks int, filled bool) {
 	o := &onceStore{t: b, folder: b.TempDir()}
 	o.start()
 	defer o.end()
-	if !rollups {
-		for _, view := range []string{"worker_minute_fill", "instance_minute_fill", "worker_hour_fill", "gpu_minute_fill", "gpu_hour_fill"} {
-			if err := o.store.exec(b.Context(), "DROP VIEW lowtide."+view); err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
-	const lanes, hosts = 8, 62
 	start := time.Now().UTC().Truncate(24 * time.Hour).Add(-24 * time.Hour)
-	var machines [lanes][]*sim.Machine
-	for n := range lanes * hosts {
+	var machines []*sim.Machine
+	for n := range 500 {
 		m, err := sim.NewMachine(sim.MachineOptions{Number: n, Workers: 8, Seed: 7, Start: start})
 		if err != nil {
 			b.Fatal(err)
 		}
-		machines[n%lanes] = append(machines[n%lanes], m)
+		machines = append(machines, m)
 	}
 	spent := func() time.Duration {
 		usage, err := bench.ReadUsage("/proc", o.engine.ChildPID())
@@ -55,11 +47,11 @@ func engineCost(b *testing.B, rows, blocks int, rollups bool) {
 		}
 		return usage.CPU
 	}
-	began, stored, sequence := spent(), 0, uint64(0)
+	began, stored, unfilled, sequence, filling := spent(), 0, 0, uint64(0), time.Duration(0)
 	for n := range blocks {
-		block := Block{Token: "cost" + strconv.Itoa(n)}
+		block := Block{Token: "cost" + strconv.Itoa(n), Number: uint64(n + 1)}
 		for had := 0; had < rows; {
-			for _, m := range machines[n%lanes] {
+			for _, m := range machines {
 				sequence++
 				events := slices.Clone(m.Tick())
 				block.Messages = append(block.Messages, Message{Sequence: sequence, Time: start, Batch: &event.Batch{Host: events[0].Host, Events: events}})
@@ -74,6 +66,14 @@ func engineCost(b *testing.B, rows, blocks int, rollups bool) {
 				stored += one.Count
 			}
 		}
+		if filled && (stored-unfilled >= 400_000 || n == blocks-1) {
+			before := spent()
+			if err := o.store.Fill(b.Context(), block.Token, uint64(max(0, n-(stored-unfilled)/rows)), uint64(n+1)); err != nil {
+				b.Fatal(err)
+			}
+			filling += spent() - before
+			unfilled = stored
+		}
 	}
 	inserted := spent() - began
 	for quiet := 0; quiet < 10; quiet++ { // merges begin a while after one another
@@ -85,5 +85,6 @@ func engineCost(b *testing.B, rows, blocks int, rollups bool) {
 		}
 	}
 	b.ReportMetric(float64(inserted.Microseconds())/float64(stored), "inserted-µs/row")
+	b.ReportMetric(float64(filling.Microseconds())/float64(stored), "filled-µs/row") // with the merges that ran meanwhile
 	b.ReportMetric(float64((spent()-began).Microseconds())/float64(stored), "merged-µs/row")
 }

@@ -32,6 +32,7 @@ var (
 	// originFields tell what a row of worker_samples was made of, so that an export can give the events back.
 	originFields = slices.Concat(optionals(kindUint, "start_ticks"), fields(kindNames, "gpu_uuids"), fields(kindSmall, "bodies"))
 	blockField   = field{name: "block", kind: kindUint}
+	loadField    = field{name: "load", kind: kindUint, optional: true}
 	eventFields  = slices.Concat(hostFields, workerFields, fields(kindUint, "sequence"),
 		fields(kindName, "event", "gpu_uuid", "name", "kind", "state", "status", "signature"), optionals(kindUint, "code"), optionals(kindInt, "exit_code", "signal"),
 		fields(kindName, "by"), optionals(kindUint, "requested_bytes", "free_bytes", "limit_bytes", "allocated_bytes", "reserved_unallocated_bytes"),
@@ -67,7 +68,7 @@ const (
 // tableFields are all columns that rows of a table may have, in the order of the table.
 var tableFields = map[string][]field{
 	TableWorkers: slices.Concat(hostFields, workerFields, fields(kindName, "gpu_uuid"), plain(gpuProcessFields), plain(allocatorFields), plain(engineFields),
-		plain(processFields), originFields, []field{blockField}),
+		plain(processFields), originFields, []field{blockField, loadField}),
 	TableGpus:   slices.Concat(hostFields, fields(kindName, "uuid"), plain(gpuFields), []field{blockField}),
 	TableHosts:  slices.Concat(hostFields, plain(machineFields)),
 	TableEvents: eventFields, TableFindings: findingFields, TableIncidents: findingFields,

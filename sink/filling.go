@@ -2,7 +2,9 @@ package sink
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -42,50 +44,90 @@ func (p *plan) number(b *bounds, now time.Time) {
 	p.Unfilled = append(p.Unfilled[:last+1:last+1], step{To: b.Number, Events: b.Events})
 }
 
-// fill brings the rollups up to what is stored, a step at a time, when that is due. What fails is tried again later; the error is that of the
-// broker, or ErrFenced.
+// fill brings the rollups up to what is stored, a step at a time, when that is due; meanwhile the next block is stored. What fails is tried again
+// later; the error is that of the broker, or ErrFenced.
 func (r *run) fill(ctx context.Context) error {
-	filler, able := r.store.(Filler)
-	plan := &r.ledger.plan
-	if len(plan.Unfilled) == 0 || plan.Block != nil && r.stored < plan.Block.Last {
-		return nil
-	}
-	now := r.owner.now()
-	if r.gauge.unfilled(now); now.Before(r.fillAt) || ctx.Err() != nil {
-		return nil
-	}
-	r.fillAt = now.Add(r.owner.fillEvery)
-	next := *plan
-	if able {
-		if !next.Unfilled[0].Begun {
-			next.Unfilled = append([]step{next.Unfilled[0]}, next.Unfilled[1:]...)
-			next.Unfilled[0].Begun = true
-			if err := r.record(ctx, next); err != nil {
-				return err
-			}
-		}
-		first := next.Unfilled[0]
-		limited, cancel := context.WithTimeout(ctx, fillLimit)
-		err := filler.Fill(limited, fmt.Sprintf("%s:%d-%d", r.source.durable, next.Filled, first.To), next.Filled, first.To)
-		cancel()
-		if err != nil {
-			if ctx.Err() == nil && !r.fillTold {
-				r.fillTold = true
-				r.log.Warn("rollups are behind what is stored, and filled later", "error", err)
-			}
+	if r.filling != nil {
+		select {
+		case err := <-r.filling:
+			return r.filled(ctx, err)
+		default:
 			return nil
 		}
 	}
-	r.fillTold = false
-	next.Filled, next.Unfilled = next.Unfilled[0].To, next.Unfilled[1:]
-	if err := r.record(ctx, next); err != nil {
-		return err
+	plan := r.ledger.plan
+	if len(plan.Unfilled) == 0 || plan.Block != nil && r.stored < plan.Block.Last || ctx.Err() != nil {
+		return nil
 	}
-	r.gauge.filled(len(next.Unfilled) == 0)
-	if len(next.Unfilled) > 0 {
-		r.fillAt = now
+	now := r.owner.now()
+	if r.gauge.unfilled(now); now.Before(r.fillAt) {
+		return nil
 	}
+	if !plan.Unfilled[0].Begun {
+		plan.Unfilled = slices.Clone(plan.Unfilled)
+		plan.Unfilled[0].Begun = true
+		if err := r.record(ctx, plan); err != nil {
+			return err
+		}
+	}
+	done := make(chan error, 1)
+	r.filling = done
+	filler, able := r.store.(Filler)
+	if !able {
+		done <- nil
+		return nil
+	}
+	first := plan.Unfilled[0]
+	go func() {
+		limited, cancel := context.WithTimeout(ctx, fillLimit)
+		defer cancel()
+		done <- filler.Fill(limited, fmt.Sprintf("%s:%d-%d", r.source.durable, plan.Filled, first.To), plan.Filled, first.To)
+	}()
 	return nil
+}
+
+// filled notes how a step ended.
+func (r *run) filled(ctx context.Context, err error) error {
+	r.filling = nil
+	r.fillAt = r.owner.now().Add(r.owner.fillEvery)
+	if err != nil {
+		if !errors.Is(err, context.Canceled) && !r.fillTold {
+			r.fillTold = true
+			r.log.Warn("rollups are behind what is stored, and filled later", "error", err)
+		}
+		return nil
+	}
+	r.fillTold = false
+	next := r.ledger.plan
+	next.Filled, next.Unfilled = next.Unfilled[0].To, next.Unfilled[1:]
+	if len(next.Unfilled) > 1 { // more than what has come since
+		r.fillAt = time.Time{}
+	}
+	r.gauge.filled(r.owner.now(), len(next.Unfilled) == 0)
+	return r.record(ctx, next)
+}
+
+// finish waits for the step that was begun, whose end is near when its context has ended, and fills what is left as long as ctx lasts.
+func (r *run) finish(ctx context.Context) error {
+	r.fillTold = true // the next owner does what is not done
+	for failed := 0; ; {
+		if r.filling != nil {
+			err := <-r.filling
+			if err != nil {
+				failed++
+			}
+			if err := r.filled(ctx, err); err != nil {
+				return err
+			}
+		}
+		if failed > 1 || ctx.Err() != nil {
+			return nil
+		}
+		r.fillAt = time.Time{}
+		if err := r.fill(ctx); err != nil || r.filling == nil {
+			return err
+		}
+	}
 }
 
 // record writes the plan also when ctx ends meanwhile: one that was written without our knowing would shut us out of the last word.

@@ -78,9 +78,9 @@ func (g *gauge) unfilled(now time.Time) {
 	})
 }
 
-func (g *gauge) filled(all bool) {
+func (g *gauge) filled(now time.Time, all bool) {
 	g.with(func() {
-		if all {
+		if g.behind = now; all {
 			g.behind = time.Time{}
 		}
 	})

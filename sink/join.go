@@ -70,7 +70,9 @@ type joiner struct {
 	last    *event.Host // and its number, since the events of a message share it
 	lastOf  int
 	series  map[life]int
-	names   []identity // by number of the series
+	names   []identity     // by number of the series
+	numbers map[string]int // of instances
+	ranks   []int          // how many series an instance has
 	workers map[place]int
 	rows    []workerRow
 	gpus    map[place]int
@@ -100,10 +102,11 @@ type (
 	}
 	// identity has the two keys of a worker, which are long, and of which slot may change within a life.
 	identity struct {
-		host   *event.Host
-		key    string
-		slot   string
-		worker *event.Worker // of which slot was made
+		host     *event.Host
+		key      string
+		slot     string
+		worker   *event.Worker // of which slot was made
+		instance int
 	}
 	workerRow struct {
 		place
@@ -129,7 +132,7 @@ type (
 )
 
 func newJoiner() *joiner {
-	return &joiner{homes: map[home]int{}, series: map[life]int{}, workers: map[place]int{}, gpus: map[place]int{}, hosts: map[place]int{}}
+	return &joiner{homes: map[home]int{}, series: map[life]int{}, numbers: map[string]int{}, workers: map[place]int{}, gpus: map[place]int{}, hosts: map[place]int{}}
 }
 
 func (j *joiner) event(m *Message, e *event.Event) {
@@ -224,7 +227,7 @@ func (j *joiner) worker(nanos int64, e *event.Event, card string) *workerRow {
 	if !ok {
 		n = len(j.names)
 		j.series[at] = n
-		j.names = append(j.names, identity{host: e.Host, key: event.WorkerKey(e.Host, w), slot: event.SlotKey(e.Host, w), worker: w})
+		j.names = append(j.names, identity{host: e.Host, key: event.WorkerKey(e.Host, w), slot: event.SlotKey(e.Host, w), worker: w, instance: j.instance(e.Host, w)})
 	}
 	of := &j.names[n]
 	if w != of.worker && !sameSlot(w, of.worker) {
@@ -240,6 +243,19 @@ func (j *joiner) worker(nanos int64, e *event.Event, card string) *workerRow {
 	r := &j.rows[row]
 	r.host, r.worker, r.slot = e.Host, w, of.slot
 	return r
+}
+
+// instance counts a series as one of its instance's.
+func (j *joiner) instance(h *event.Host, w *event.Worker) int {
+	key := event.InstanceKey(h, w)
+	n, ok := j.numbers[key]
+	if !ok {
+		n = len(j.ranks)
+		j.numbers[key] = n
+		j.ranks = append(j.ranks, 0)
+	}
+	j.ranks[n]++
+	return n
 }
 
 // sameSlot compares everything that event.SlotKey reads of a worker, but for the rare worker without a unit.

@@ -131,7 +131,7 @@ func (s *source) again(ctx context.Context, from, to uint64, visit func(Message)
 		if meta.Sequence.Stream > to {
 			return nil
 		}
-		m, err := s.decoder.read(raw)
+		m, err := s.decoder.read(ctx, raw)
 		if err != nil {
 			return err
 		}

@@ -57,7 +57,42 @@ func (j *joiner) workerRows() Rows {
 		}
 	}
 	out.addNumber(j.number)
+	out.Columns = append(out.Columns, j.loads())
 	return out.withoutEmpty()
+}
+
+// loads is what the instance of each row has to do at its tick: the most requests, running and waiting, that any of its ranks tells of.
+func (j *joiner) loads() Column {
+	type tick struct {
+		instance int
+		time     int64
+	}
+	load := func(r *workerRow) (uint64, bool) {
+		if r.engine == nil || r.engine.Running == nil {
+			return 0, false
+		}
+		return *r.engine.Running + r.engine.GetWaiting(), true
+	}
+	shared := map[tick]uint64{} // of instances of several ranks; few are
+	for i := range j.rows {
+		r := &j.rows[i]
+		if v, told := load(r); told && j.ranks[j.names[r.of].instance] > 1 {
+			at := tick{j.names[r.of].instance, r.time}
+			if most, seen := shared[at]; !seen || v > most {
+				shared[at] = v
+			}
+		}
+	}
+	c := newColumn(loadField, len(j.rows))
+	for i := range j.rows {
+		r := &j.rows[i]
+		v, told := load(r)
+		if instance := j.names[r.of].instance; j.ranks[instance] > 1 {
+			v, told = shared[tick{instance, r.time}]
+		}
+		c.bits[i], c.absent[i] = v, bit(!told)
+	}
+	return c
 }
 
 func fillWorkerColumns(c []Column, row int, r *workerRow, key string) {

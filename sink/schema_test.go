@@ -39,7 +39,7 @@ func TestSchemaHasTheColumnsOfTheVocabulary(t *testing.T) {
 				continue // replaced since
 			}
 			for _, c := range want[TableWorkers] {
-				if c != blockField.name && !strings.Contains(m.statement, " AS "+c+",\n") && !strings.Contains(m.statement, " AS "+c+"\n") {
+				if c != blockField.name && c != loadField.name && !strings.Contains(m.statement, " AS "+c+",\n") && !strings.Contains(m.statement, " AS "+c+"\n") {
 					t.Errorf("view workers lacks %s", c)
 				}
 			}

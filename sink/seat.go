@@ -9,7 +9,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"lowtide/event"
 	"lowtide/processor/broker"
 )
 
@@ -44,13 +43,14 @@ type run struct {
 	ledger   *ledger
 	book     markBook
 	marks    *marks
-	ahead    bool      // the marks know messages that are not stored: they must not be saved
-	saved    time.Time // when the marks were
-	stored   uint64    // ledger.plan.Stored, or the last of its block once that is in
-	waiting  []Message // of the block that is being stored: memory is kept from one to the next
-	advanced time.Time // when the entry of an idle seat was last written
-	fillAt   time.Time // when the rollups are to be filled next
-	fillTold bool      // that they are not
+	ahead    bool       // the marks know messages that are not stored: they must not be saved
+	saved    time.Time  // when the marks were
+	stored   uint64     // ledger.plan.Stored, or the last of its block once that is in
+	waiting  []Message  // of the block that is being stored: memory is kept from one to the next
+	advanced time.Time  // when the entry of an idle seat was last written
+	fillAt   time.Time  // when the rollups are to be filled next
+	filling  chan error // where the end of the step that is being filled is told; nil when none is
+	fillTold bool       // that they are not
 	gauge    *gauge
 }
 
@@ -88,17 +88,17 @@ func (r *run) serve(ctx context.Context) error {
 	if err := r.fill(ctx); err != nil {
 		return err
 	}
-	r.fillAt = r.owner.now().Add(r.owner.fillEvery)
+	if r.filling == nil {
+		r.fillAt = r.owner.now().Add(r.owner.fillEvery)
+	}
 	in, err := r.source.read(ctx, r.stored+1)
 	if err != nil {
 		return err
 	}
 	defer in.stop()
 	if r.number == eventsSeat { // from here on what is read is what the judges read
-		for partition := range event.PartitionCount {
-			r.owner.shelf.Enter(event.Storing, partition)
-			defer r.owner.shelf.Leave(event.Storing, partition)
-		}
+		r.owner.shelf.Wanted(true)
+		defer r.owner.shelf.Wanted(false)
 	}
 	r.gauge.works()
 	silences := 0
@@ -291,7 +291,7 @@ func (r *run) gather(ctx context.Context, in *reader) (Block, *bounds, error) {
 			b = &bounds{First: meta.Sequence.Stream, Last: r.stored}
 			r.gauge.holds(meta.Timestamp)
 		}
-		m, err := r.source.decoder.read(raw)
+		m, err := r.source.decoder.read(ctx, raw)
 		if err != nil {
 			return block, nil, err
 		}
@@ -379,16 +379,15 @@ func (r *run) saveMarks(ctx context.Context, every time.Duration) error {
 func (r *run) part() {
 	ctx, cancel := context.WithTimeout(context.Background(), partingLimit)
 	defer cancel()
-	if err := r.settle(ctx); err != nil {
+	err := r.settle(ctx)
+	if err == nil {
+		err = r.saveMarks(ctx, 0)
+	}
+	if err != nil {
+		cancel() // whoever has the seat by now fills the rollups
+	}
+	if err := errors.Join(err, r.finish(ctx)); err != nil {
 		r.log.Debug("seat left without a last word", "error", err)
-		return
-	}
-	if err := r.saveMarks(ctx, 0); err != nil {
-		r.log.Debug("seat left without its marks", "error", err)
-	}
-	r.fillAt = time.Time{}
-	if err := r.fill(ctx); err != nil {
-		r.log.Debug("seat left without filling the rollups", "error", err)
 	}
 }
 

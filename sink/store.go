@@ -64,7 +64,7 @@ func NewStorer(js jetstream.JetStream, store Store, log *slog.Logger) *Storer {
 	return &Storer{js: js, store: store, log: log, linger: blockLinger, fillEvery: fillEvery, now: time.Now, seats: make(map[int]*gauge)}
 }
 
-// Share takes from, and leaves on, a shelf what the judges of the same process read as well. It is called before Run.
+// Share takes from a shelf what the judges of the same process have decoded. It is called before Run.
 func (s *Storer) Share(shelf *event.Shelf) { s.shelf = shelf }
 
 // Run stores one seat (0 to StoreSeats-1) until ctx ends, and returns nil then. ErrFenced means that another owner has it. While the
@@ -129,29 +129,24 @@ func seatName(seat int) string {
 // messageReader reads messages that follow each other; it remembers what stands in all of them.
 type messageReader struct {
 	batches *event.BatchReader
-	shelf   *event.Shelf // nil: nobody else decodes them
+	shelf   *event.Shelf // what the judges of this process decoded of them; nil without
 }
 
 // read reads a message of either stream. What cannot be read becomes Refused, with its reason; an error means that the message came
 // from no stream.
-func (r messageReader) read(raw jetstream.Msg) (Message, error) {
+func (r messageReader) read(ctx context.Context, raw jetstream.Msg) (Message, error) {
 	meta, err := raw.Metadata()
 	if err != nil {
 		return Message{}, fmt.Errorf("read place of message: %w", err)
 	}
 	finding, sequence := meta.Stream == event.StreamFindings, meta.Sequence.Stream
-	if !finding {
-		if batch, ok := r.shelf.Take(event.Storing, sequence, meta.Timestamp); ok {
+	if partition, ok := event.PartitionOf(raw.Subject()); ok {
+		if batch, ok := r.shelf.Take(ctx, partition, sequence, meta.Timestamp); ok {
 			return Message{Sequence: sequence, Time: meta.Timestamp, Subject: raw.Subject(), Batch: batch}, nil
 		}
 	}
 	m := r.decode(finding, raw.Subject(), raw.Headers().Get("Content-Type"), raw.Data())
 	m.Sequence, m.Time = sequence, meta.Timestamp
-	if m.Batch != nil {
-		if partition, ok := event.PartitionOf(m.Subject); ok {
-			r.shelf.Put(event.Storing, partition, sequence, m.Time, m.Batch, len(raw.Data()))
-		}
-	}
 	return m, nil
 }
 

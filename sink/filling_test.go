@@ -1,0 +1,148 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"lowtide/event"
+	"lowtide/processor/broker/brokertest"
+)
+
+// filling is a memory that has rollups; the first call fails after it took effect in part.
+type filling struct {
+	*memory
+	mutex sync.Mutex
+	calls []string
+	upTo  uint64
+	at    map[uint64]bool // numbers of blocks that were inserted
+	told  chan struct{}
+}
+
+func (f *filling) InsertRows(ctx context.Context, token string, rows Rows) error {
+	err := f.memory.InsertRows(ctx, token, rows)
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	for row := range rows.Count {
+		if number, ok := rows.Value(row, "block").(uint64); ok {
+			f.at[number] = true
+		}
+	}
+	return err
+}
+
+func (f *filling) Fill(_ context.Context, token string, after, upTo uint64) error {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	f.calls = append(f.calls, fmt.Sprintf("%s %d-%d", token, after, upTo))
+	if len(f.calls) == 1 {
+		return errors.New("the store went away in between")
+	}
+	if after != f.upTo && f.upTo != 0 {
+		f.calls = append(f.calls, fmt.Sprintf("gap: after %d comes %d", f.upTo, after))
+	}
+	for number := range f.at {
+		if number > after && number <= upTo {
+			delete(f.at, number)
+		}
+	}
+	f.upTo = upTo
+	select {
+	case f.told <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// Every block comes into the rollups once, in ranges that join; a step that failed is done again as it was, and what another owner left is done
+// by the next one.
+func TestRollupsAreFilledBlockByBlock(t *testing.T) {
+	_, _, js := brokertest.Start(t)
+	fleet := fleetOf{t, js}
+	store := &filling{memory: newMemory(), at: map[uint64]bool{}, told: make(chan struct{}, 1)}
+	for life := range uint64(3) {
+		s := NewStorer(js, store, nil)
+		s.linger, s.fillEvery = 5*time.Millisecond, 20*time.Millisecond
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx, eventsSeat, 0) }()
+		for n := range uint64(10) {
+			fleet.publish(fleet.message("gpu-1", life*10+n+1))
+			await(t, store.when(hostTick("gpu-1", life*10+n+1)), "a tick")
+		}
+		if life < 2 {
+			await(t, store.told, "a fill")
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(store.at) > 0 {
+		t.Errorf("blocks %v are in no rollup; filled were %q", store.at, store.calls)
+	}
+	if len(store.calls) < 4 || store.calls[0] != store.calls[1] {
+		t.Errorf("filled were %q; the first failed and must be done again", store.calls)
+	}
+	seen := map[string]bool{}
+	for _, call := range store.calls[1:] {
+		if seen[call] || call[:3] == "gap" {
+			t.Errorf("%s; all were %q", call, store.calls)
+		}
+		seen[call] = true
+	}
+}
+
+// Steps have at most fillEvents; one that was begun does not grow any more. Numbers grow though the clock runs back.
+func TestNumbersAndSteps(t *testing.T) {
+	var p plan
+	at := time.UnixMilli(1000)
+	add := func(events int, now time.Time) uint64 {
+		b := &bounds{Events: events}
+		p.number(b, now)
+		return b.Number
+	}
+	if a, b, c := add(fillEvents/2, at), add(fillEvents/2, at.Add(-time.Hour)), add(1, at.Add(time.Second)); a != 1000 || b != 1001 || c != 2000 {
+		t.Errorf("numbers %d, %d, %d; want 1000, 1001, 2000", a, b, c)
+	}
+	if p.Filled != 999 || fmt.Sprint(p.Unfilled) != fmt.Sprint([]step{{To: 1001, Events: fillEvents}, {To: 2000, Events: 1}}) {
+		t.Errorf("filled up to %d, not %v", p.Filled, p.Unfilled)
+	}
+	p.Unfilled[1].Begun = true
+	add(1, at.Add(2*time.Second))
+	if len(p.Unfilled) != 3 || p.Unfilled[1].To != 2000 {
+		t.Errorf("a step that was begun grew: %v", p.Unfilled)
+	}
+}
+
+// Of an instance of two ranks the first tells the engine's load, which is that of both; another instance has its own, or none.
+func TestJoinTellsTheLoadOfTheInstance(t *testing.T) {
+	host := &event.Host{Cluster: "lab", Name: "h", BootId: "b"}
+	var batch event.Batch
+	batch.Host = host
+	add := func(pid int64, unit string, rank int64, engine *event.Engine) {
+		w := &event.Worker{Pid: pid, StartTicks: event.Ptr(uint64(1)), Unit: unit, Rank: event.Ptr(rank), GpuUuids: []string{fmt.Sprint("GPU-", pid)}}
+		batch.Events = append(batch.Events, &event.Event{Time: timestamppb.New(tick), Host: host, Worker: w, Process: &event.Process{Fds: event.Ptr(uint64(3))}})
+		if engine != nil {
+			batch.Events = append(batch.Events, &event.Event{Time: timestamppb.New(tick), Host: host, Worker: w, Engine: engine})
+		}
+	}
+	add(1, "a", 0, &event.Engine{Running: event.Ptr(uint64(4)), Waiting: event.Ptr(uint64(2))})
+	add(2, "a", 1, nil)
+	add(3, "b", 0, &event.Engine{Running: event.Ptr(uint64(1))})
+	add(4, "c", 0, nil)
+	rows := table(t, Join(Block{Number: 7, Messages: []Message{{Sequence: 1, Time: tick, Batch: &batch}}}), TableWorkers)
+	for row, want := range []any{uint64(6), uint64(6), uint64(1), nil} {
+		if got := value(t, rows, row, "load"); got != want {
+			t.Errorf("row %d: load %v, want %v", row, got, want)
+		}
+		if got := value(t, rows, row, "block"); got != uint64(7) {
+			t.Errorf("row %d: block %v", row, got)
+		}
+	}
+}
