@@ -611,6 +611,6 @@ func (d *desk) failed(out *outlet, e *entry, err error) {
 	if failure != nil && failure.After > 0 {
 		paused = out.notBefore
 	}
-	d.o.Gauge.fail(out.Name(), err, paused)
+	d.o.Gauge.fail(out.Name(), err, d.o.Now(), paused)
 	d.o.Log.Warn("tell later", "incident", e.record.history.Latest.Incident, "sender", out.Name(), "wait", wait, "error", fmt.Sprint(err))
 }

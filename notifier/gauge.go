@@ -1,7 +1,11 @@
 package notifier
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,9 +22,20 @@ type Gauge struct {
 	paused  time.Time // a medium asked to wait until then
 	told    map[[2]string]float64
 	failed  map[string]float64
-	broken  map[string]string // sender → its last error, until it works again
-	listens map[string]bool   // sender → whether it hears buttons
+	broken  map[string]trouble // sender → what it has said since it last took a message
+	listens map[string]bool    // sender → whether it hears buttons
+	unkept  int                // incidents whose findings the outbox does not take
+	outbox  trouble            // of the outbox, while it does not
 }
+
+// trouble is since when something refuses, and what it said last.
+type trouble struct {
+	since time.Time
+	cause string
+}
+
+// patience is for how long something may refuse before the notifier is unwell.
+const patience = time.Minute
 
 var (
 	runningMetric = prometheus.NewDesc("lowtide_notifier_running", "1 on the one processor that announces.", nil, nil)
@@ -29,6 +44,9 @@ var (
 	pausedMetric  = prometheus.NewDesc("lowtide_notifier_paused_seconds", "How long a medium asked to wait with the next call, from now (Retry-After).", nil, nil)
 	toldMetric    = prometheus.NewDesc("lowtide_notifier_told_total", "Messages that a medium took, by what was done: post, update, reply or remind.", []string{"sender", "action"}, nil)
 	listenMetric  = prometheus.NewDesc("lowtide_notifier_listening", "1 while the buttons of the cards are heard, over Socket Mode.", []string{"sender"}, nil)
+	brokenMetric  = prometheus.NewDesc("lowtide_notifier_broken_seconds", "For how long a medium has taken nothing that it was called with; 0 while it works.", []string{"sender"}, nil)
+	unkeptMetric  = prometheus.NewDesc("lowtide_notifier_unkept_incidents", "Incidents whose findings the outbox does not take, so that nobody is told of them.", nil, nil)
+	refuseMetric  = prometheus.NewDesc("lowtide_notifier_unkept_seconds", "For how long the outbox has refused the first of these findings; 0 while it takes all.", nil, nil)
 	failedMetric  = prometheus.NewDesc("lowtide_notifier_failures_total", "Calls that a medium did not take, rate limits included.", []string{"sender"}, nil)
 )
 
@@ -39,6 +57,7 @@ func (g *Gauge) start(running bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.running, g.waiting, g.oldest, g.paused, g.broken, g.listens = running, 0, time.Time{}, time.Time{}, nil, nil
+	g.unkept, g.outbox = 0, trouble{}
 }
 
 // see takes what waits on the desk now.
@@ -53,6 +72,10 @@ func (g *Gauge) see(d *desk) {
 		if g.oldest.IsZero() || e.since.Before(g.oldest) {
 			g.oldest = e.since
 		}
+	}
+	since, n, err := d.failing()
+	if g.unkept, g.outbox = n, (trouble{since: since}); err != nil {
+		g.outbox.cause = err.Error()
 	}
 }
 
@@ -82,7 +105,8 @@ func (g *Gauge) tell(sender string, step Step) {
 	delete(g.broken, sender)
 }
 
-func (g *Gauge) fail(sender string, err error, until time.Time) {
+// fail notes a call that a sender did not take at a time, and until when it asked to wait; zero for no wish.
+func (g *Gauge) fail(sender string, err error, at, until time.Time) {
 	if g == nil {
 		return
 	}
@@ -92,31 +116,52 @@ func (g *Gauge) fail(sender string, err error, until time.Time) {
 		g.failed = map[string]float64{}
 	}
 	if g.broken == nil {
-		g.broken = map[string]string{}
+		g.broken = map[string]trouble{}
 	}
 	g.failed[sender]++
-	g.broken[sender] = err.Error()
+	one, known := g.broken[sender]
+	if !known {
+		one.since = at
+	}
+	one.cause = err.Error()
+	g.broken[sender] = one
 	if until.After(g.paused) {
 		g.paused = until
 	}
 }
 
-// Well returns why people are not told now: a medium refuses, and something has waited for a minute.
+// Well returns why people are not told now: the outbox refuses, or an output does while something waits, for longer than a minute.
 func (g *Gauge) Well() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.waiting == 0 || time.Since(g.oldest) < time.Minute {
+	var wrong []string
+	if g.unkept > 0 && time.Since(g.outbox.since) >= patience {
+		wrong = append(wrong, fmt.Sprintf("the outbox %s does not take the findings of %s since %s: %s", Bucket, counted(g.unkept, "incident"), clock(g.outbox.since), g.outbox.cause))
+	}
+	if g.waiting > 0 && len(g.broken) > 0 && time.Since(g.oldest) >= patience {
+		for _, sender := range slices.Sorted(maps.Keys(g.broken)) {
+			one := g.broken[sender]
+			wrong = append(wrong, fmt.Sprintf("output %s takes nothing since %s: %s", sender, clock(one.since), one.cause))
+		}
+		wrong = append(wrong, fmt.Sprintf("%s since %s", waits(g.waiting), clock(g.oldest)))
+	}
+	if len(wrong) == 0 {
 		return nil
 	}
-	for sender, cause := range g.broken {
-		return fmt.Errorf("%d incidents wait, the first for %s: %s: %s", g.waiting, time.Since(g.oldest).Round(time.Second), sender, cause)
+	return errors.New(strings.Join(wrong, "; "))
+}
+
+func waits(n int) string {
+	if n == 1 {
+		return "1 incident waits"
 	}
-	return nil
+	return fmt.Sprintf("%d incidents wait", n)
 }
 
 // Describe implements prometheus.Collector.
 func (g *Gauge) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{runningMetric, waitingMetric, oldestMetric, pausedMetric, toldMetric, failedMetric, listenMetric} {
+	for _, d := range []*prometheus.Desc{runningMetric, waitingMetric, oldestMetric, pausedMetric, toldMetric, failedMetric, listenMetric,
+		brokenMetric, unkeptMetric, refuseMetric} {
 		out <- d
 	}
 }
@@ -148,7 +193,18 @@ func (g *Gauge) Collect(out chan<- prometheus.Metric) {
 		}
 		out <- prometheus.MustNewConstMetric(listenMetric, prometheus.GaugeValue, value, sender)
 	}
+	gauge(unkeptMetric, float64(g.unkept))
+	refused := 0.0
+	if g.unkept > 0 {
+		refused = now.Sub(g.outbox.since).Seconds()
+	}
+	gauge(refuseMetric, max(0, refused))
 	for sender, n := range g.failed {
+		since := 0.0
+		if one, is := g.broken[sender]; is {
+			since = now.Sub(one.since).Seconds()
+		}
+		out <- prometheus.MustNewConstMetric(brokenMetric, prometheus.GaugeValue, max(0, since), sender)
 		out <- prometheus.MustNewConstMetric(failedMetric, prometheus.CounterValue, n, sender)
 	}
 }

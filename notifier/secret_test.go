@@ -92,8 +92,12 @@ func TestSecretsNeverShow(t *testing.T) {
 					t.Errorf("%s does not fail", what)
 					continue
 				}
-				gauge.fail("slack", err, noon)
+				gauge.fail("slack", err, noon, noon)
 				o.Log.Warn(what, "error", err)
+			}
+			gauge.waiting, gauge.oldest = 1, noon // unwell, so that it says why
+			if err := gauge.Well(); err == nil || !strings.Contains(err.Error(), "output slack takes nothing") {
+				t.Errorf("health: %v", err)
 			}
 			l.answer(t.Context(), press{user: "U1", channel: "C1"}, "x")
 			var metrics strings.Builder

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -224,4 +225,57 @@ func BenchmarkReplay(b *testing.B) {
 		b.ReportMetric(float64(samples)*float64(b.N)/b.Elapsed().Seconds(), "worker-samples/s")
 		b.ReportMetric(float64(len(all))/float64(samples), "events/sample")
 	})
+	b.Run("batches, every 5 s", func(b *testing.B) { benchmarkBatches(b, pack) })
+}
+
+// benchmarkBatches judges what event.BatchReader made of a healthy worker's messages, a minute of them at a time, as whoever reads a stream does: what is
+// judged was decoded just before. Only judging counts in worker-samples/s.
+func benchmarkBatches(b *testing.B, pack *rules.Pack) {
+	var tick []*event.Event
+	var messages [][]byte
+	samples := 0
+	send := func() {
+		data, err := event.EncodeBatch(&event.Batch{Schema: event.Schema, Host: tick[0].Host, Source: "all", Producer: "p", Lane: event.LaneSamples, Sequence: uint64(len(messages) + 1), Events: tick})
+		if err != nil {
+			b.Fatal(err)
+		}
+		messages, tick = append(messages, data), nil
+	}
+	if _, err := sim.Play(sim.Scenario{Name: "healthy-steady"}, 1, 12, 5*time.Second, func(e *event.Event) error {
+		if len(tick) > 0 && !tick[0].At().Equal(e.At()) {
+			send()
+		}
+		tick = append(tick, e)
+		if e.Engine != nil {
+			samples++
+		}
+		return nil
+	}); err != nil {
+		b.Fatal(err)
+	}
+	send()
+	var judging time.Duration
+	for b.Loop() {
+		j, reader := NewJudge(pack, func(*event.Finding) {}), event.NewBatchReader()
+		for some := range slices.Chunk(messages, 12) {
+			batches := make([]*event.Batch, len(some))
+			for i, data := range some {
+				var err error
+				if batches[i], _, err = reader.Decode("", data); err != nil {
+					b.Fatal(err)
+				}
+			}
+			began := time.Now()
+			for _, batch := range batches {
+				for _, e := range batch.Events {
+					j.Apply(e)
+				}
+			}
+			judging += time.Since(began)
+		}
+		began := time.Now()
+		j.Flush()
+		judging += time.Since(began)
+	}
+	b.ReportMetric(float64(samples)*float64(b.N)/judging.Seconds(), "worker-samples/s")
 }

@@ -1,0 +1,128 @@
+package notifier
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"lowtide/collector/exporter"
+)
+
+// heard passes on what a log says, as it is said.
+type heard chan string
+
+func (h heard) Write(line []byte) (int, error) {
+	h <- string(line)
+	return len(line), nil
+}
+
+// await waits for a line that holds words.
+func (h heard) await(t *testing.T, words string) {
+	t.Helper()
+	limit := time.After(20 * time.Second)
+	for {
+		select {
+		case line := <-h:
+			if strings.Contains(line, words) {
+				return
+			}
+		case <-limit:
+			t.Fatalf("the log never says %q", words)
+		}
+	}
+}
+
+// The process is not ready while its outbox refuses findings, and says since when; it is again when the bucket has room.
+func TestReadyzNamesAnOutboxThatRefuses(t *testing.T) {
+	b, gauge, log := newBroker(t), new(Gauge), make(heard, 10000)
+	resize := func(bytes int64) {
+		t.Helper()
+		if _, err := b.js.UpdateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: Bucket, MaxBytes: bytes}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resize(64) // bytes, which no record fits into
+	server, err := exporter.Listen(t.Context(), "127.0.0.1:0", exporter.Checks{{Name: "notifier", Well: gauge.Well}}, gauge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close(t.Context())
+	read := func(path string) (int, string) {
+		t.Helper()
+		answer, err := http.Get("http://" + server.Addr() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.StatusCode, string(text)
+	}
+	began := time.Now().Add(-2 * time.Minute) // it has run for two minutes
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- Run(ctx, b.js, Options{Senders: []Sender{&stone{}}, Log: slog.New(slog.NewTextHandler(log, nil)), Interval: time.Millisecond, Backoff: 5 * time.Millisecond,
+			Now: func() time.Time { return began }, Gauge: gauge})
+	}()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	b.publish(t, leak())
+	log.await(t, "keep a finding for later")
+	log.await(t, "keep a finding for later") // what the first one left is seen before the second one comes
+	want := "not ready: notifier: the outbox LOWTIDE_OUTBOX does not take the findings of 1 incident since " + clock(began) + ": "
+	if code, text := read("/readyz"); code != 503 || !strings.HasPrefix(text, want) {
+		t.Errorf("%d %q, want 503 %q", code, text, want)
+	}
+	if _, text := read("/metrics"); !strings.Contains(text, "\nlowtide_notifier_unkept_incidents 1\n") || !strings.Contains(text, "\nlowtide_notifier_unkept_seconds 12") {
+		t.Errorf("/metrics says\n%s", text)
+	}
+	resize(1 << 20)
+	log.await(t, "msg=told")
+	b.publish(t, paged())
+	log.await(t, "msg=told") // what the first one left is seen before the second one comes
+	if code, text := read("/readyz"); code != 200 || text != "ok\n" {
+		t.Errorf("with room again: %d %q", code, text)
+	}
+	if _, text := read("/metrics"); !strings.Contains(text, "\nlowtide_notifier_unkept_incidents 0\n") || !strings.Contains(text, "\nlowtide_notifier_unkept_seconds 0\n") {
+		t.Errorf("/metrics says\n%s", text)
+	}
+}
+
+// Every output that takes nothing is named, with since when; one that works again is not, nor is any while nothing waits.
+func TestGaugeNamesBrokenOutputs(t *testing.T) {
+	now := time.Now()
+	at := func(ago time.Duration) time.Time { return now.Add(-ago) }
+	g := new(Gauge)
+	g.fail("pager", errors.New("answered 502"), at(10*time.Minute), time.Time{})
+	g.fail("pager", errors.New("no answer in time"), at(time.Minute), time.Time{})
+	g.fail("hook", errors.New("answered 404"), at(5*time.Minute), time.Time{})
+	g.fail("slack", errors.New("not_in_channel"), at(5*time.Minute), time.Time{})
+	g.tell("slack", Post)
+	if err := g.Well(); err != nil {
+		t.Errorf("nothing waits: %v", err)
+	}
+	g.waiting, g.oldest = 2, at(59*time.Second)
+	if err := g.Well(); err != nil {
+		t.Errorf("they wait for less than a minute: %v", err)
+	}
+	g.oldest = at(10 * time.Minute)
+	want := "output hook takes nothing since " + clock(at(5*time.Minute)) + ": answered 404; output pager takes nothing since " + clock(at(10*time.Minute)) +
+		": no answer in time; 2 incidents wait since " + clock(at(10*time.Minute))
+	if err := g.Well(); err == nil || err.Error() != want {
+		t.Errorf("%v\nwant %s", err, want)
+	}
+}
