@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
 	"os/user"
 	"slices"
 	"strings"
@@ -18,9 +16,6 @@ import (
 	"lowtide/event"
 	"lowtide/processor/broker"
 )
-
-// commandTime bounds what a command asks of the broker.
-const commandTime = 30 * time.Second
 
 // maxNamed is how many incidents or silences a sentence names.
 const maxNamed = 8
@@ -156,53 +151,6 @@ func counted(n int, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
-}
-
-// wire is how a command about incidents finds the broker, and where it writes.
-type wire struct {
-	address, folder, name string
-	out, messages         io.Writer
-	now                   func() time.Time
-}
-
-func (w *wire) clock() time.Time {
-	if w.now == nil {
-		return time.Now()
-	}
-	return w.now()
-}
-
-// run opens the broker and hands what it knows to do.
-func (w *wire) run(ctx context.Context, do func(context.Context, *docket) error) error {
-	if w.out == nil {
-		w.out = os.Stdout
-	}
-	if w.messages == nil {
-		w.messages = os.Stderr
-	}
-	conn, js, err := broker.Reach(w.address, w.folder, w.name)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	limited, cancel := context.WithTimeout(ctx, commandTime)
-	defer cancel()
-	d, err := readDocket(limited, js, w.clock(), slog.New(slog.NewTextHandler(w.messages, nil)))
-	if err == nil {
-		err = do(limited, d)
-	}
-	if err != nil && ctx.Err() == nil && errors.Is(limited.Err(), context.DeadlineExceeded) {
-		return &broker.Failure{What: w.name + ": the broker did not answer within " + commandTime.String(), Remedy: "is it overloaded, or its disk full?", Err: err}
-	}
-	return err
-}
-
-// say prints a line for people.
-func (w *wire) say(format string, values ...any) error {
-	if _, err := fmt.Fprintf(w.out, format+"\n", values...); err != nil {
-		return fmt.Errorf("print: %w", err)
-	}
-	return nil
 }
 
 // me is who acts: the name that was given, else that of the account.

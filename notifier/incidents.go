@@ -10,8 +10,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	json "github.com/go-json-experiment/json"
-
 	"lowtide/event"
 )
 
@@ -36,12 +34,7 @@ type IncidentsListCommand struct {
 	Team     string   `placeholder:"NAME" help:"Only this team."`
 	Match    []string `placeholder:"KEY=VALUE" help:"As for a silence, for the other keys."`
 	JSON     bool     `name:"json" help:"One JSON object a line."`
-	NATS     string   `name:"nats" env:"LOWTIDE_NATS" placeholder:"URL" help:"The broker; default: that of the running 'up'."`
-	Data     string   `env:"LOWTIDE_DATA" type:"path" default:"~/.local/share/lowtide" placeholder:"DIR" help:"Folder of the running 'up'."`
-
-	Stdout io.Writer        `kong:"-"`
-	Stderr io.Writer        `kong:"-"`
-	Now    func() time.Time `kong:"-"`
+	wire
 }
 
 // Run prints the incidents.
@@ -50,8 +43,7 @@ func (c *IncidentsListCommand) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w := &wire{address: c.NATS, folder: c.Data, name: "incidents", out: c.Stdout, messages: c.Stderr, now: c.Now}
-	return w.run(ctx, func(_ context.Context, d *docket) error {
+	return c.open(ctx, "incidents", func(_ context.Context, d *docket) error {
 		open, over, hidden := 0, 0, 0
 		shown := slices.DeleteFunc(slices.Clone(d.cases), func(one *docketCase) bool {
 			if len(wanted.Match) > 0 && !wanted.Covers(one.latest, d.now) {
@@ -68,23 +60,23 @@ func (c *IncidentsListCommand) Run(ctx context.Context) error {
 		})
 		if c.JSON {
 			for _, one := range shown {
-				if err := printIncident(w, one.line(d)); err != nil {
+				if err := c.sayJSON("incident "+one.latest.Incident, one.line(d)); err != nil {
 					return err
 				}
 			}
 			return nil
 		}
 		if len(shown) > 0 {
-			if err := incidentTable(w.out, shown); err != nil {
+			if err := incidentTable(c.Stdout, shown); err != nil {
 				return err
 			}
 		}
-		return c.foot(w, open, over, hidden)
+		return c.foot(open, over, hidden)
 	})
 }
 
 // foot says what the table does not show.
-func (c *IncidentsListCommand) foot(w *wire, open, over, hidden int) error {
+func (c *IncidentsListCommand) foot(open, over, hidden int) error {
 	text := counted(open, "open incident")
 	if open == 0 {
 		text = "no open incident"
@@ -95,7 +87,7 @@ func (c *IncidentsListCommand) foot(w *wire, open, over, hidden int) error {
 	case c.All:
 		text += fmt.Sprintf(", %d that are over; those that were over for 30 days are only in the store: lowtide sql \"SELECT time, incident, class, state, severity, subject_key, summary FROM incidents FINAL ORDER BY time DESC LIMIT 100\"", over)
 	}
-	_, err := fmt.Fprintln(w.messages, text)
+	_, err := fmt.Fprintln(c.Stderr, text)
 	return err
 }
 
@@ -244,12 +236,4 @@ func (c *docketCase) toldLines() []toldLine {
 		}
 	}
 	return list
-}
-
-func printIncident(w *wire, line incidentLine) error {
-	text, err := json.Marshal(line, json.Deterministic(true), json.WithMarshalers(json.MarshalFunc(event.MarshalFinding)))
-	if err != nil {
-		return fmt.Errorf("write incident %s: %w", line.Incident, err)
-	}
-	return w.say("%s", text)
 }

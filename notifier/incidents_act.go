@@ -4,13 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
-
-	json "github.com/go-json-experiment/json"
 
 	"lowtide/event"
 	"lowtide/processor/broker"
@@ -53,12 +49,7 @@ type IncidentsAcknowledgeCommand struct {
 	ID      string `arg:"" help:"ID of the incident; its beginning will do."`
 	Message string `short:"m" placeholder:"TEXT" help:"What you are about to do."`
 	By      string `env:"LOWTIDE_USER" placeholder:"NAME" help:"Who acknowledges; default: your account's name."`
-	NATS    string `name:"nats" env:"LOWTIDE_NATS" placeholder:"URL" help:"The broker; default: that of the running 'up'."`
-	Data    string `env:"LOWTIDE_DATA" type:"path" default:"~/.local/share/lowtide" placeholder:"DIR" help:"Folder of the running 'up'."`
-
-	Stdout io.Writer        `kong:"-"`
-	Stderr io.Writer        `kong:"-"`
-	Now    func() time.Time `kong:"-"`
+	wire
 }
 
 // Run notes that a person works on the incident. What is over needs nobody.
@@ -67,27 +58,22 @@ func (c *IncidentsAcknowledgeCommand) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w := &wire{address: c.NATS, folder: c.Data, name: "incidents acknowledge", out: c.Stdout, messages: c.Stderr, now: c.Now}
-	return w.run(ctx, func(ctx context.Context, d *docket) error {
-		one, err := d.find(w.name, c.ID)
-		if err != nil {
-			return err
-		}
+	return c.openOne(ctx, "incidents acknowledge", c.ID, func(ctx context.Context, d *docket, one *docketCase) error {
 		id := one.latest.Incident
 		if !one.open() {
-			return &broker.Failure{What: w.name + ": " + id + " is over since " + clock(one.latest.Time), Remedy: "`lowtide incidents` lists what is open"}
+			return &broker.Failure{What: "incidents acknowledge: " + id + " is over since " + clock(one.latest.Time), Remedy: "`lowtide incidents` lists what is open"}
 		}
 		before := one.stance.AcknowledgedFor(one.seen())
 		if before != nil && before.By == me(c.By) && note == "" {
-			return w.say("%s was acknowledged by you at %s already", id, clock(before.At))
+			return c.say("%s was acknowledged by you at %s already", id, clock(before.At))
 		}
 		if err := act(ctx, d, one, Acknowledge, c.By, note); err != nil {
 			return err
 		}
 		if before != nil && before.By != me(c.By) {
-			return w.say("%s is acknowledged by %s, and was by %s at %s", id, me(c.By), plain(before.By), clock(before.At))
+			return c.say("%s is acknowledged by %s, and was by %s at %s", id, me(c.By), plain(before.By), clock(before.At))
 		}
-		return w.say("%s is acknowledged by %s: nobody is reminded of it unless it becomes worse%s", id, me(c.By), one.elsewhere(d))
+		return c.say("%s is acknowledged by %s: nobody is reminded of it unless it becomes worse%s", id, me(c.By), one.elsewhere(d))
 	})
 }
 
@@ -96,12 +82,7 @@ type IncidentsResolveCommand struct {
 	ID      string `arg:"" help:"ID of the incident; its beginning will do."`
 	Message string `short:"m" placeholder:"WHY" help:"Why it is over."`
 	By      string `env:"LOWTIDE_USER" placeholder:"NAME" help:"Who says so; default: your account's name."`
-	NATS    string `name:"nats" env:"LOWTIDE_NATS" placeholder:"URL" help:"The broker; default: that of the running 'up'."`
-	Data    string `env:"LOWTIDE_DATA" type:"path" default:"~/.local/share/lowtide" placeholder:"DIR" help:"Folder of the running 'up'."`
-
-	Stdout io.Writer        `kong:"-"`
-	Stderr io.Writer        `kong:"-"`
-	Now    func() time.Time `kong:"-"`
+	wire
 }
 
 // Run notes that a person says it is over.
@@ -110,15 +91,10 @@ func (c *IncidentsResolveCommand) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w := &wire{address: c.NATS, folder: c.Data, name: "incidents resolve", out: c.Stdout, messages: c.Stderr, now: c.Now}
-	return w.run(ctx, func(ctx context.Context, d *docket) error {
-		one, err := d.find(w.name, c.ID)
-		if err != nil {
-			return err
-		}
+	return c.openOne(ctx, "incidents resolve", c.ID, func(ctx context.Context, d *docket, one *docketCase) error {
 		id := one.latest.Incident
 		if !one.open() {
-			text := w.name + ": the judge resolved " + id + " at " + clock(one.latest.Time)
+			text := "incidents resolve: the judge resolved " + id + " at " + clock(one.latest.Time)
 			if one.latest.Resolution != "" {
 				text += ": " + one.latest.Resolution
 			}
@@ -127,7 +103,7 @@ func (c *IncidentsResolveCommand) Run(ctx context.Context) error {
 		if err := act(ctx, d, one, Resolve, c.By, note); err != nil {
 			return err
 		}
-		return w.say("%s is said to be over by %s: nobody is reminded of it unless it becomes worse. The judge goes on by itself and resolves it when that is proven%s", id, me(c.By), one.elsewhere(d))
+		return c.say("%s is said to be over by %s: nobody is reminded of it unless it becomes worse. The judge goes on by itself and resolves it when that is proven%s", id, me(c.By), one.elsewhere(d))
 	})
 }
 
@@ -139,12 +115,7 @@ type IncidentsFeedbackCommand struct {
 	Message  string `short:"m" placeholder:"TEXT" help:"What it was instead, or how you know."`
 	By       string `env:"LOWTIDE_USER" placeholder:"NAME" help:"Who says so; default: your account's name."`
 	JSON     bool   `name:"json" help:"The count as one JSON object a line."`
-	NATS     string `name:"nats" env:"LOWTIDE_NATS" placeholder:"URL" help:"The broker; default: that of the running 'up'."`
-	Data     string `env:"LOWTIDE_DATA" type:"path" default:"~/.local/share/lowtide" placeholder:"DIR" help:"Folder of the running 'up'."`
-
-	Stdout io.Writer        `kong:"-"`
-	Stderr io.Writer        `kong:"-"`
-	Now    func() time.Time `kong:"-"`
+	wire
 }
 
 // Run notes feedback, or counts it.
@@ -162,19 +133,15 @@ func (c *IncidentsFeedbackCommand) Run(ctx context.Context) error {
 	if c.NotALeak {
 		kind = NotALeak
 	}
-	w := &wire{address: c.NATS, folder: c.Data, name: "incidents feedback", out: c.Stdout, messages: c.Stderr, now: c.Now}
-	return w.run(ctx, func(ctx context.Context, d *docket) error {
-		if c.ID == "" {
-			return c.count(w, d)
-		}
-		one, err := d.find(w.name, c.ID)
-		if err != nil {
-			return err
-		}
+	const command = "incidents feedback"
+	if c.ID == "" {
+		return c.open(ctx, command, func(_ context.Context, d *docket) error { return c.count(d) })
+	}
+	return c.openOne(ctx, command, c.ID, func(ctx context.Context, d *docket, one *docketCase) error {
 		if err := act(ctx, d, one, kind, c.By, note); err != nil {
 			return err
 		}
-		return w.say("%s: %s, says %s; `lowtide incidents feedback` counts it under %s", one.latest.Incident, strings.ReplaceAll(string(kind), "_", " "), me(c.By), one.latest.Class)
+		return c.say("%s: %s, says %s; `lowtide incidents feedback` counts it under %s", one.latest.Incident, strings.ReplaceAll(string(kind), "_", " "), me(c.By), one.latest.Class)
 	})
 }
 
@@ -230,25 +197,21 @@ func (d *docket) opinions() []opinion {
 	return all
 }
 
-func (c *IncidentsFeedbackCommand) count(w *wire, d *docket) error {
+func (c *IncidentsFeedbackCommand) count(d *docket) error {
 	all := d.opinions()
 	if c.JSON {
 		for _, one := range all {
-			text, err := json.Marshal(one)
-			if err != nil {
-				return fmt.Errorf("write feedback: %w", err)
-			}
-			if err := w.say("%s", text); err != nil {
+			if err := c.sayJSON("feedback", one); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
 	if len(all) == 0 {
-		_, err := fmt.Fprintln(w.messages, "no incident and no feedback yet")
+		_, err := fmt.Fprintln(c.Stderr, "no incident and no feedback yet")
 		return err
 	}
-	table := tabwriter.NewWriter(w.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	table := tabwriter.NewWriter(c.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "CLASS\tRIGHT\tWRONG\tUNANSWERED\t")
 	for _, one := range all {
 		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t\n", one.Class, one.Right, one.Wrong, one.Unanswered)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -31,67 +30,57 @@ type IncidentsShowCommand struct {
 	ID    string `arg:"" help:"ID of the incident; its beginning will do."`
 	JSON  bool   `name:"json" help:"As one JSON object, with its findings and what people did."`
 	ASCII bool   `name:"ascii" help:"The chart in ASCII; also with NO_COLOR or a locale that is not UTF-8."`
-	NATS  string `name:"nats" env:"LOWTIDE_NATS" placeholder:"URL" help:"The broker; default: that of the running 'up'."`
-	Data  string `env:"LOWTIDE_DATA" type:"path" default:"~/.local/share/lowtide" placeholder:"DIR" help:"Folder of the running 'up'."`
-
-	Stdout io.Writer        `kong:"-"`
-	Stderr io.Writer        `kong:"-"`
-	Now    func() time.Time `kong:"-"`
+	wire
 }
 
 // Run prints the incident.
 func (c *IncidentsShowCommand) Run(ctx context.Context) error {
-	w := &wire{address: c.NATS, folder: c.Data, name: "incidents show", out: c.Stdout, messages: c.Stderr, now: c.Now}
-	return w.run(ctx, func(ctx context.Context, d *docket) error {
-		one, err := d.find("incidents show", c.ID)
-		if err != nil {
-			return err
-		}
+	return c.openOne(ctx, "incidents show", c.ID, func(ctx context.Context, d *docket, one *docketCase) error {
 		findings, more, err := d.transitions(ctx, one.latest)
 		if err != nil {
 			return err
 		}
 		if more {
-			fmt.Fprintf(w.messages, "only the first %d findings are read; the store has all: %s\n", maxTransitions, findingsQuery(one.latest.Incident))
+			fmt.Fprintf(c.Stderr, "only the first %d findings are read; the store has all: %s\n", maxTransitions, findingsQuery(one.latest.Incident))
 		}
 		if c.JSON {
 			line := one.line(d)
 			line.Actions, line.Findings = d.actions.Of(one.latest.Incident), findings
-			return printIncident(w, line)
+			return c.sayJSON("incident "+line.Incident, line)
 		}
-		return c.print(w, d, one, findings)
+		return c.print(d, one, findings)
 	})
 }
 
-func (c *IncidentsShowCommand) print(w *wire, d *docket, one *docketCase, findings []*event.Finding) error {
+func (c *IncidentsShowCommand) print(d *docket, one *docketCase, findings []*event.Finding) error {
 	drawn := one.latest
 	if len(drawn.Points) < 2 && one.history.Case != nil {
 		drawn = one.history.Case
 	}
 	card := one.card(Hints{Flags: c.flags()})
 	card.Chart = Chart{} // it is drawn in full below
-	if err := w.say("%s", strings.TrimRight(renderText(card, "", NewTerminal(w.out).colour), "\n")); err != nil {
+	if err := c.say("%s", strings.TrimRight(renderText(card, "", NewTerminal(c.Stdout).colour), "\n")); err != nil {
 		return err
 	}
-	if err := report.WriteLevels(w.out, drawn, report.StyleOf(c.ASCII, os.Getenv)); err != nil {
+	if err := report.WriteLevels(c.Stdout, drawn, report.StyleOf(c.ASCII, os.Getenv)); err != nil {
 		return err
 	}
-	if err := w.say("\nLife"); err != nil {
+	if err := c.say("\nLife"); err != nil {
 		return err
 	}
 	for _, line := range lifeOf(findings, d.actions.Of(one.latest.Incident), one.silent) {
-		if err := w.say("  %s", plain(line)); err != nil {
+		if err := c.say("  %s", plain(line)); err != nil {
 			return err
 		}
 	}
 	if len(findings) == 0 {
-		fmt.Fprintf(w.messages, "the stream of findings no longer has any of this incident; the store does: %s\n", findingsQuery(one.latest.Incident))
+		fmt.Fprintf(c.Stderr, "the stream of findings no longer has any of this incident; the store does: %s\n", findingsQuery(one.latest.Incident))
 	}
-	if err := w.say("\nTold"); err != nil {
+	if err := c.say("\nTold"); err != nil {
 		return err
 	}
 	for _, line := range one.toldText() {
-		if err := w.say("  %s", plain(line)); err != nil {
+		if err := c.say("  %s", plain(line)); err != nil {
 			return err
 		}
 	}

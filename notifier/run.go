@@ -226,17 +226,6 @@ func Run(ctx context.Context, js jetstream.JetStream, o Options) error {
 	}
 }
 
-// heed looks at the incidents about which people did something.
-func (d *desk) heed(ctx context.Context) {
-	d.asked++
-	for _, key := range d.o.actions.News() {
-		if err := d.reviewOne(ctx, key); err != nil {
-			d.o.Log.Warn("look at what people did", "error", err)
-			d.clocks[key] = d.o.Now().Add(d.o.Backoff)
-		}
-	}
-}
-
 // repeat does what should not end until ctx ends, again after it did.
 func (o Options) repeat(ctx context.Context, what string, do func(context.Context) error) {
 	for failures := 0; ctx.Err() == nil; failures++ {

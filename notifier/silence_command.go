@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
-
-	json "github.com/go-json-experiment/json"
 
 	"lowtide/event"
 	"lowtide/processor/broker"
@@ -39,12 +36,7 @@ type SilenceAddCommand struct {
 	Message          string   `short:"m" placeholder:"WHY" help:"Why; whoever is on call next reads it."`
 	By               string   `env:"LOWTIDE_USER" placeholder:"NAME" help:"Who silences; default: your account's name."`
 	JSON             bool     `name:"json" help:"The silence as one JSON object."`
-	NATS             string   `name:"nats" env:"LOWTIDE_NATS" placeholder:"URL" help:"The broker; default: that of the running 'up'."`
-	Data             string   `env:"LOWTIDE_DATA" type:"path" default:"~/.local/share/lowtide" placeholder:"DIR" help:"Folder of the running 'up'."`
-
-	Stdout io.Writer        `kong:"-"`
-	Stderr io.Writer        `kong:"-"`
-	Now    func() time.Time `kong:"-"`
+	wire
 }
 
 // Run adds the silence and says what it covers.
@@ -57,12 +49,11 @@ func (c *SilenceAddCommand) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w := &wire{address: c.NATS, folder: c.Data, name: "silence add", out: c.Stdout, messages: c.Stderr, now: c.Now}
-	s := Silence{Match: match, By: me(c.By), Comment: why, Created: w.clock().UTC()}
+	s := Silence{Match: match, By: me(c.By), Comment: why, Created: c.clock().UTC()}
 	if err := c.complete(&s); err != nil {
 		return err
 	}
-	return w.run(ctx, func(ctx context.Context, d *docket) error {
+	return c.open(ctx, "silence add", func(ctx context.Context, d *docket) error {
 		if err := c.about(&s, d); err != nil {
 			return err
 		}
@@ -72,15 +63,15 @@ func (c *SilenceAddCommand) Run(ctx context.Context) error {
 		}
 		covered := d.covered(s)
 		if c.JSON {
-			return printSilence(w, s, covered, d.now)
+			return c.sayJSON("silence", lineOf(s, covered, d.now))
 		}
-		if err := w.say("%s silences %s %s", s.ID, s.Matchers(), lasts(s)); err != nil {
+		if err := c.say("%s silences %s %s", s.ID, s.Matchers(), lasts(s)); err != nil {
 			return err
 		}
 		if len(covered) == 0 {
-			return w.say("covers no open incident now%s", d.instead(s))
+			return c.say("covers no open incident now%s", d.instead(s))
 		}
-		return w.say("covers %s: %s", counted(len(covered), "open incident"), named(incidentsOf(covered)))
+		return c.say("covers %s: %s", counted(len(covered), "open incident"), named(incidentsOf(covered)))
 	})
 }
 
@@ -201,31 +192,20 @@ type silenceLine struct {
 	Covers []string `json:"covers"` // the open incidents
 }
 
-func printSilence(w *wire, s Silence, covered []*docketCase, now time.Time) error {
-	line := silenceLine{Silence: s, Over: s.Over(now), Covers: incidentsOf(covered)}
-	text, err := json.Marshal(line)
-	if err != nil {
-		return fmt.Errorf("write silence: %w", err)
-	}
-	return w.say("%s", text)
+func lineOf(s Silence, covered []*docketCase, now time.Time) silenceLine {
+	return silenceLine{Silence: s, Over: s.Over(now), Covers: incidentsOf(covered)}
 }
 
 // SilenceListCommand is `silence list`.
 type SilenceListCommand struct {
-	All  bool   `help:"Also those that are over, for 30 days."`
-	JSON bool   `name:"json" help:"One JSON object a line."`
-	NATS string `name:"nats" env:"LOWTIDE_NATS" placeholder:"URL" help:"The broker; default: that of the running 'up'."`
-	Data string `env:"LOWTIDE_DATA" type:"path" default:"~/.local/share/lowtide" placeholder:"DIR" help:"Folder of the running 'up'."`
-
-	Stdout io.Writer        `kong:"-"`
-	Stderr io.Writer        `kong:"-"`
-	Now    func() time.Time `kong:"-"`
+	All  bool `help:"Also those that are over, for 30 days."`
+	JSON bool `name:"json" help:"One JSON object a line."`
+	wire
 }
 
 // Run prints the silences, the newest first.
 func (c *SilenceListCommand) Run(ctx context.Context) error {
-	w := &wire{address: c.NATS, folder: c.Data, name: "silence list", out: c.Stdout, messages: c.Stderr, now: c.Now}
-	return w.run(ctx, func(_ context.Context, d *docket) error {
+	return c.open(ctx, "silence list", func(_ context.Context, d *docket) error {
 		all := d.silences.List()
 		standing := slices.DeleteFunc(slices.Clone(all), func(s Silence) bool { return s.Over(d.now) })
 		hidden := len(all) - len(standing)
@@ -234,7 +214,7 @@ func (c *SilenceListCommand) Run(ctx context.Context) error {
 		}
 		if c.JSON {
 			for _, s := range standing {
-				if err := printSilence(w, s, d.covered(s), d.now); err != nil {
+				if err := c.sayJSON("silence", lineOf(s, d.covered(s), d.now)); err != nil {
 					return err
 				}
 			}
@@ -245,10 +225,10 @@ func (c *SilenceListCommand) Run(ctx context.Context) error {
 			if hidden > 0 {
 				text += fmt.Sprintf("; %d are over, `lowtide silence list --all` shows them", hidden)
 			}
-			fmt.Fprintln(w.messages, text)
+			fmt.Fprintln(c.Stderr, text)
 			return nil
 		}
-		table := tabwriter.NewWriter(w.out, 0, 0, 2, ' ', 0)
+		table := tabwriter.NewWriter(c.Stdout, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(table, "ID\tUNTIL\tMATCHES\tCOVERS\tBY\tWHY")
 		for _, s := range standing {
 			fmt.Fprintf(table, "%s\t%s\t%s\t%d open\t%s\t%s\n", s.ID, ending(s, d.now), plain(s.Matchers()), len(d.covered(s)), orDash(plain(s.By)), orDash(plain(s.Comment)))
@@ -275,20 +255,14 @@ func ending(s Silence, now time.Time) string {
 
 // SilenceEndCommand is `silence end`.
 type SilenceEndCommand struct {
-	ID   string `arg:"" help:"ID of the silence; its beginning will do."`
-	By   string `env:"LOWTIDE_USER" placeholder:"NAME" help:"Who ends it; default: your account's name."`
-	NATS string `name:"nats" env:"LOWTIDE_NATS" placeholder:"URL" help:"The broker; default: that of the running 'up'."`
-	Data string `env:"LOWTIDE_DATA" type:"path" default:"~/.local/share/lowtide" placeholder:"DIR" help:"Folder of the running 'up'."`
-
-	Stdout io.Writer        `kong:"-"`
-	Stderr io.Writer        `kong:"-"`
-	Now    func() time.Time `kong:"-"`
+	ID string `arg:"" help:"ID of the silence; its beginning will do."`
+	By string `env:"LOWTIDE_USER" placeholder:"NAME" help:"Who ends it; default: your account's name."`
+	wire
 }
 
 // Run ends the silence and says what is announced again.
 func (c *SilenceEndCommand) Run(ctx context.Context) error {
-	w := &wire{address: c.NATS, folder: c.Data, name: "silence end", out: c.Stdout, messages: c.Stderr, now: c.Now}
-	return w.run(ctx, func(ctx context.Context, d *docket) error {
+	return c.open(ctx, "silence end", func(ctx context.Context, d *docket) error {
 		s, err := d.silence(c.ID)
 		if err != nil {
 			return err
@@ -304,9 +278,9 @@ func (c *SilenceEndCommand) Run(ctx context.Context) error {
 		}
 		covered = slices.DeleteFunc(covered, func(one *docketCase) bool { return len(d.silences.Covering(one.latest, d.now)) > 0 })
 		if len(covered) == 0 {
-			return w.say("%s is over; no open incident is announced again because of that", s.ID)
+			return c.say("%s is over; no open incident is announced again because of that", s.ID)
 		}
-		return w.say("%s is over; announced again: %s", s.ID, named(incidentsOf(covered)))
+		return c.say("%s is over; announced again: %s", s.ID, named(incidentsOf(covered)))
 	})
 }
 

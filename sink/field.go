@@ -129,34 +129,60 @@ func (r *Rows) addBodies(fields []bodyField, bodies []unsafe.Pointer) {
 	if !slices.ContainsFunc(bodies, func(p unsafe.Pointer) bool { return p != nil }) {
 		return
 	}
-	for _, f := range fields {
-		c := newColumn(f.field, len(bodies))
-		found := false
-		for row, body := range bodies {
-			switch {
-			case body == nil:
-				if f.optional {
-					c.absent[row] = 1
-				}
-			case f.kind == kindName:
-				c.text[row] = *(*string)(unsafe.Add(body, f.offset))
-				found = found || c.text[row] != ""
-			case f.kind == kindBool:
-				if v := *(**bool)(unsafe.Add(body, f.offset)); v == nil {
-					c.absent[row] = 1
-				} else {
-					c.flags[row], found = bit(*v), true
-				}
-			default: // 64 bits, whatever they mean
-				if v := *(**uint64)(unsafe.Add(body, f.offset)); v == nil {
-					c.absent[row] = 1
-				} else {
-					c.bits[row], found = *v, true
-				}
+	columns, found := make([]Column, len(fields)), make([]bool, len(fields))
+	for i, f := range fields {
+		columns[i] = newColumn(f.field, len(bodies))
+	}
+	// Some rows at a time, so that their bodies stay near while one field after the other is read.
+	for from := 0; from < len(bodies); from += bodiesAtOnce {
+		some := bodies[from:min(from+bodiesAtOnce, len(bodies))]
+		for i := range fields {
+			if columns[i].fill(from, some, fields[i].offset) {
+				found[i] = true
 			}
 		}
-		if found {
-			r.Columns = append(r.Columns, c)
+	}
+	for i := range columns {
+		if found[i] {
+			r.Columns = append(r.Columns, columns[i])
 		}
 	}
+}
+
+const bodiesAtOnce = 128
+
+// fill reads one field of some bodies, whose first is of row from, and says whether any has a value.
+func (c *Column) fill(from int, bodies []unsafe.Pointer, offset uintptr) (found bool) {
+	switch c.kind {
+	case kindName:
+		for i, body := range bodies {
+			if body != nil {
+				c.text[from+i] = *(*string)(unsafe.Add(body, offset))
+				found = found || c.text[from+i] != ""
+			}
+		}
+	case kindBool:
+		absent, flags := c.absent[from:from+len(bodies)], c.flags[from:from+len(bodies)]
+		for i, body := range bodies {
+			if body == nil {
+				absent[i] = 1
+			} else if v := *(**bool)(unsafe.Add(body, offset)); v == nil {
+				absent[i] = 1
+			} else {
+				flags[i], found = bit(*v), true
+			}
+		}
+	default: // 64 bits, whatever they mean
+		absent, bits := c.absent[from:from+len(bodies)], c.bits[from:from+len(bodies)]
+		for i, body := range bodies {
+			if body == nil {
+				absent[i] = 1
+			} else if v := *(**uint64)(unsafe.Add(body, offset)); v == nil {
+				absent[i] = 1
+			} else {
+				bits[i], found = *v, true
+			}
+		}
+	}
+	return found
 }

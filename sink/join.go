@@ -2,6 +2,7 @@ package sink
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -69,13 +70,14 @@ type joiner struct {
 	homes   map[home]int
 	last    *event.Host // and its number, since the events of a message share it
 	lastOf  int
+	seen    map[*event.Worker]int // number of the series; the decoder gives the same pointer for the same words
 	series  map[life]int
 	names   []identity     // by number of the series
 	numbers map[string]int // of instances
 	ranks   []int          // how many series an instance has
-	workers map[place]int
 	rows    []workerRow
-	gpus    map[place]int
+	gpus    map[gpuName]int
+	devices []device // by number of the card
 	cards   []gpuRow
 	hosts   map[place]int
 	boxes   []hostRow
@@ -100,16 +102,33 @@ type (
 		of   int
 		card string
 	}
-	// identity has the two keys of a worker, which are long, and of which slot may change within a life.
+	// identity has the two keys of a worker, which are long, and of which slot may change within a life; and how to find its rows.
 	identity struct {
+		home     int
 		host     *event.Host
 		key      string
 		slot     string
 		worker   *event.Worker // of which slot was made
 		instance int
+
+		newest  int64         // tick
+		head    int           // its row that came last, -1 for none
+		byPlace map[place]int // of rows, once ticks come out of order
+	}
+	gpuName struct {
+		home int
+		uuid string
+	}
+	device struct {
+		host   *event.Host
+		uuid   string
+		newest int64         // tick
+		head   int           // its row that came last
+		byTick map[int64]int // of rows, once ticks come out of order
 	}
 	workerRow struct {
 		place
+		before    int // the row of this series that came before, -1 for none
 		host      *event.Host
 		worker    *event.Worker
 		slot      string
@@ -121,8 +140,9 @@ type (
 	}
 	gpuRow struct {
 		place
-		host *event.Host
-		gpu  *event.Gpu
+		device int
+		host   *event.Host
+		gpu    *event.Gpu
 	}
 	hostRow struct {
 		place
@@ -132,7 +152,7 @@ type (
 )
 
 func newJoiner() *joiner {
-	return &joiner{homes: map[home]int{}, series: map[life]int{}, numbers: map[string]int{}, workers: map[place]int{}, gpus: map[place]int{}, hosts: map[place]int{}}
+	return &joiner{homes: map[home]int{}, series: map[life]int{}, numbers: map[string]int{}, seen: map[*event.Worker]int{}, gpus: map[gpuName]int{}, hosts: map[place]int{}}
 }
 
 func (j *joiner) event(m *Message, e *event.Event) {
@@ -162,14 +182,8 @@ func (j *joiner) event(m *Message, e *event.Event) {
 		row := j.worker(nanos, e, firstCard(e.Worker))
 		row.process, row.bodies = merged(row.process, e.Process), row.bodies|bodyProcess
 	case e.Gpu != nil:
-		at := place{nanos, j.home(e.Host), e.Gpu.Uuid}
-		n, ok := j.gpus[at]
-		if !ok {
-			n = len(j.cards)
-			j.gpus[at] = n
-			j.cards = append(j.cards, gpuRow{place: at, host: e.Host})
-		}
-		j.cards[n].gpu = merged(j.cards[n].gpu, e.Gpu)
+		row := j.gpu(nanos, e)
+		row.gpu = merged(row.gpu, e.Gpu)
 	case e.Machine != nil:
 		at := place{nanos, j.home(e.Host), ""}
 		n, ok := j.hosts[at]
@@ -217,7 +231,24 @@ func (j *joiner) home(h *event.Host) int {
 
 func (j *joiner) worker(nanos int64, e *event.Event, card string) *workerRow {
 	w := e.Worker
-	at := life{home: j.home(e.Host), pid: w.Pid}
+	n, ok := j.seen[w]
+	if home := j.home(e.Host); !ok || j.names[n].home != home { // two hosts may say the same of a worker
+		n = j.life(e, home)
+		j.seen[w] = n
+	}
+	of := &j.names[n]
+	if w != of.worker && !sameSlot(w, of.worker) {
+		of.worker, of.slot = w, event.SlotKey(e.Host, w)
+	}
+	r := j.row(of, place{nanos, n, card})
+	r.host, r.worker, r.slot = e.Host, w, of.slot
+	return r
+}
+
+// life returns the number of an event's worker.
+func (j *joiner) life(e *event.Event, home int) int {
+	w := e.Worker
+	at := life{home: home, pid: w.Pid}
 	if w.StartTicks != nil && e.Host.GetBootId() != "" {
 		at.start, at.by = *w.StartTicks, 't'
 	} else if start := w.StartTime; start != nil {
@@ -227,22 +258,70 @@ func (j *joiner) worker(nanos int64, e *event.Event, card string) *workerRow {
 	if !ok {
 		n = len(j.names)
 		j.series[at] = n
-		j.names = append(j.names, identity{host: e.Host, key: event.WorkerKey(e.Host, w), slot: event.SlotKey(e.Host, w), worker: w, instance: j.instance(e.Host, w)})
+		j.names = append(j.names, identity{home: home, host: e.Host, key: event.WorkerKey(e.Host, w), slot: event.SlotKey(e.Host, w), worker: w, instance: j.instance(e.Host, w), newest: math.MinInt64, head: -1})
 	}
-	of := &j.names[n]
-	if w != of.worker && !sameSlot(w, of.worker) {
-		of.worker, of.slot = w, event.SlotKey(e.Host, w)
+	return n
+}
+
+// row finds or makes a row of a series. Ticks come in order, nearly always: then it is among those that came last.
+func (j *joiner) row(of *identity, at place) *workerRow {
+	if of.byPlace == nil && at.time < of.newest {
+		of.byPlace = map[place]int{}
+		for row := of.head; row >= 0; row = j.rows[row].before {
+			of.byPlace[j.rows[row].place] = row
+		}
 	}
-	key := place{nanos, n, card}
-	row, ok := j.workers[key]
+	if of.byPlace != nil {
+		if row, ok := of.byPlace[at]; ok {
+			return &j.rows[row]
+		}
+		of.byPlace[at] = len(j.rows)
+	} else {
+		for row := of.head; row >= 0 && j.rows[row].time == at.time; row = j.rows[row].before {
+			if j.rows[row].card == at.card {
+				return &j.rows[row]
+			}
+		}
+	}
+	j.rows = append(j.rows, workerRow{place: at, before: of.head})
+	of.head, of.newest = len(j.rows)-1, max(of.newest, at.time)
+	return &j.rows[of.head]
+}
+
+// gpu is worker for a card of a host.
+func (j *joiner) gpu(nanos int64, e *event.Event) *gpuRow {
+	home := j.home(e.Host)
+	name := gpuName{home, e.Gpu.Uuid}
+	n, ok := j.gpus[name]
 	if !ok {
-		row = len(j.rows)
-		j.workers[key] = row
-		j.rows = append(j.rows, workerRow{place: key})
+		n = len(j.devices)
+		j.gpus[name] = n
+		j.devices = append(j.devices, device{host: e.Host, uuid: name.uuid, newest: math.MinInt64})
 	}
-	r := &j.rows[row]
-	r.host, r.worker, r.slot = e.Host, w, of.slot
-	return r
+	of := &j.devices[n]
+	if of.byTick == nil && nanos < of.newest {
+		of.byTick = map[int64]int{}
+		for row := range j.cards {
+			if j.cards[row].device == n {
+				of.byTick[j.cards[row].time] = row
+			}
+		}
+	}
+	if nanos == of.newest {
+		return &j.cards[of.head]
+	}
+	if row, ok := of.byTick[nanos]; ok {
+		return &j.cards[row]
+	}
+	j.cards = append(j.cards, gpuRow{place: place{nanos, home, name.uuid}, device: n, host: e.Host})
+	row := len(j.cards) - 1
+	if of.byTick != nil {
+		of.byTick[nanos] = row
+	}
+	if nanos > of.newest {
+		of.newest, of.head = nanos, row
+	}
+	return &j.cards[row]
 }
 
 // instance counts a series as one of its instance's.

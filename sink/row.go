@@ -16,8 +16,8 @@ func (j *joiner) workerRows() Rows {
 		one, two := &j.names[a], &j.names[b]
 		return cmp.Or(byHost(one.host, two.host), strings.Compare(one.key, two.key), cmp.Compare(a, b))
 	})
-	slices.SortFunc(j.rows, func(a, b workerRow) int {
-		return cmp.Or(cmp.Compare(rank[a.of], rank[b.of]), strings.Compare(a.card, b.card), cmp.Compare(a.time, b.time))
+	j.rows = grouped(j.rows, len(rank), func(r *workerRow) int { return rank[r.of] }, func(a, b workerRow) int {
+		return cmp.Or(strings.Compare(a.card, b.card), cmp.Compare(a.time, b.time))
 	})
 	n := len(j.rows)
 	out := Rows{Table: TableWorkers, Count: n, Columns: make([]Column, 0, len(hostFields)+len(workerFields)+64)}
@@ -113,8 +113,18 @@ func fillWorkerColumns(c []Column, row int, r *workerRow, key string) {
 }
 
 func (j *joiner) gpuRows() Rows {
-	slices.SortFunc(j.cards, func(a, b gpuRow) int {
-		return cmp.Or(byHost(a.host, b.host), strings.Compare(a.card, b.card), cmp.Compare(a.time, b.time), cmp.Compare(a.of, b.of))
+	same := func(a, b int) int { // boots of a host share its cards
+		return cmp.Or(byHost(j.devices[a].host, j.devices[b].host), strings.Compare(j.devices[a].uuid, j.devices[b].uuid))
+	}
+	order := ordered(len(j.devices), same)
+	rank := make([]int, len(order))
+	for i := 1; i < len(order); i++ {
+		if rank[order[i]] = rank[order[i-1]]; same(order[i-1], order[i]) != 0 {
+			rank[order[i]]++
+		}
+	}
+	j.cards = grouped(j.cards, len(rank), func(r *gpuRow) int { return rank[r.device] }, func(a, b gpuRow) int {
+		return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.of, b.of))
 	})
 	n := len(j.cards)
 	out := Rows{Table: TableGpus, Count: n}
@@ -154,15 +164,44 @@ func byHost(a, b *event.Host) int {
 
 // ranked gives each of n things its place in the order.
 func ranked(n int, compare func(a, b int) int) []int {
-	order, rank := make([]int, n), make([]int, n)
+	rank := make([]int, n)
+	for place, i := range ordered(n, compare) {
+		rank[i] = place
+	}
+	return rank
+}
+
+func ordered(n int, compare func(a, b int) int) []int {
+	order := make([]int, n)
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortFunc(order, compare)
-	for place, i := range order {
-		rank[i] = place
+	return order
+}
+
+// grouped returns rows in the order of their groups, which are numbers below groups, and within these in an order in which they nearly always came.
+func grouped[R any](rows []R, groups int, group func(*R) int, compare func(a, b R) int) []R {
+	ends := make([]int, groups+1)
+	for i := range rows {
+		ends[group(&rows[i])+1]++
 	}
-	return rank
+	for g := range groups {
+		ends[g+1] += ends[g]
+	}
+	out := make([]R, len(rows))
+	next := slices.Clone(ends)
+	for i := range rows {
+		g := group(&rows[i])
+		out[next[g]] = rows[i]
+		next[g]++
+	}
+	for g := range groups {
+		if part := out[ends[g]:ends[g+1]]; !slices.IsSortedFunc(part, compare) {
+			slices.SortFunc(part, compare)
+		}
+	}
+	return out
 }
 
 func (r *Rows) addHosts(n int, of func(row int) (int64, *event.Host)) {
