@@ -1,45 +1,62 @@
 package event
 
 import (
-	"encoding/binary"
-	"math"
-	"unicode/utf8"
-
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// The wire types of protobuf that events have.
-const (
-	wireVarint  = 0
-	wireFixed64 = 1
-	wireBytes   = 2
-)
-
 // The fields of Batch, Event and Timestamp that the reader of the plain form knows.
 const (
-	batchSchema, batchHost, batchSource, batchProducer, batchLane, batchSequence, batchEvents = 1, 2, 3, 4, 5, 6, 7
-	eventTime, eventHost, eventWorker                                                         = 1, 2, 3
-	eventGpu, eventGpuProcess, eventAllocator, eventEngine, eventProcess                      = 10, 11, 12, 13, 14
-	stampSeconds, stampNanos                                                                  = 1, 2
+	batchSchema, batchHost, batchSource, batchProducer, batchLane, batchSequence, batchEvents          = 1, 2, 3, 4, 5, 6, 7
+	eventTime, eventHost, eventWorker                                                                  = 1, 2, 3
+	eventGpu, eventGpuProcess, eventAllocator, eventEngine, eventProcess, eventMachine, eventBodyAfter = 10, 11, 12, 13, 14, 15, 16
+	stampSeconds, stampNanos                                                                           = 1, 2
 
 	lastSecond = 253402300799 // of the year 9999
+	maxPieces  = 1024         // events of a message that room is kept for
+	maxKept    = 256 << 10    // bytes of one that room is kept for
 )
 
-// BatchReader reads batches that follow each other. It remembers hosts and workers, which stand in every message, byte for byte the
-// same: they are read once and then shared, and so is the time of a tick. It is not safe for concurrent use. Nothing that it returns may
-// be changed.
+// BatchReader reads batches that follow each other, of any number of hosts. It remembers what stands in every message of a host, byte for
+// byte the same: the host, its workers and its cards' names are read once and then shared. What it remembers is bounded, and a fleet that
+// needs more is read right, only slower. It is not safe for concurrent use. Nothing that it returns may be changed.
 //
 // As the reader of NDJSON, it tries the plain form first, and never says what is wrong with a message: protobuf reads what is not in
 // that form, so that there is one definition of what is right.
 type BatchReader struct {
-	lines  *decoder // of the JSON form
-	wire   *decoder // its words, hosts, workers, homes and slots; what it knows is keyed by the bytes on the wire
-	events int      // of the last batch
+	lines *decoder // of the JSON form
+	known acquaintances
+
+	// Of the message that is being read.
+	text   []byte // with the slack behind it
+	pieces []piece
+	counts [eventBodyAfter - eventGpu]int
+	raw    []byte // of the last time
+	stamp  *timestamppb.Timestamp
+	begin  beginningOnWire
+	wireRooms
+}
+
+// piece is an event of which all is known but what its body says.
+type piece struct {
+	time     *timestamppb.Timestamp
+	worker   *Worker
+	card     string // the first of the worker
+	rare     *Event // read already
+	body     uint64 // field number; 0 while there is none
+	from, to int    // where the body stands
+}
+
+// beginningOnWire is what stands before the last body: most events that follow each other are of one time and one worker.
+type beginningOnWire struct {
+	raw []byte
+	piece
 }
 
 // NewBatchReader returns one that has seen nothing yet.
-func NewBatchReader() *BatchReader { return &BatchReader{lines: newDecoder(), wire: newDecoder()} }
+func NewBatchReader() *BatchReader {
+	return &BatchReader{lines: newDecoder(), known: newAcquaintances()}
+}
 
 // Decode is DecodeBatch, but for what it remembers.
 func (r *BatchReader) Decode(contentType string, data []byte) (*Batch, []string, error) {
@@ -51,146 +68,125 @@ func (r *BatchReader) Decode(contentType string, data []byte) (*Batch, []string,
 	return decodeBatch(r.lines, contentType, data)
 }
 
-// field reads a tag and returns what stands behind it: a number, or bytes.
-func field(data []byte) (number, kind, value uint64, bytes, rest []byte, ok bool) {
-	tag, n := uvarint(data)
-	if n <= 0 || tag>>3 == 0 || tag>>3 > 1<<29-1 {
-		return 0, 0, 0, nil, nil, false
-	}
-	data = data[n:]
-	switch number, kind = tag>>3, tag&7; kind {
-	case wireVarint:
-		if value, n = uvarint(data); n <= 0 {
-			return 0, 0, 0, nil, nil, false
-		}
-		return number, kind, value, nil, data[n:], true
-	case wireFixed64:
-		if len(data) < 8 {
-			return 0, 0, 0, nil, nil, false
-		}
-		return number, kind, binary.LittleEndian.Uint64(data), nil, data[8:], true
-	case wireBytes:
-		length, n := uvarint(data)
-		if n <= 0 || length > uint64(len(data)-n) {
-			return 0, 0, 0, nil, nil, false
-		}
-		return number, kind, 0, data[n : n+int(length)], data[n+int(length):], true
-	}
-	return 0, 0, 0, nil, nil, false
-}
-
-// uvarint is binary.Uvarint with its short form first: nearly all tags and lengths are one byte.
-func uvarint(data []byte) (uint64, int) {
-	if len(data) > 0 && data[0] < 0x80 {
-		return uint64(data[0]), 1
-	}
-	return binary.Uvarint(data)
-}
-
 // plain reads a batch in the plain form, or returns nil.
 func (r *BatchReader) plain(data []byte) *Batch {
-	d, b := r.wire, &Batch{}
-	if r.events > 0 {
-		b.Events = make([]*Event, 0, r.events)
+	r.text = append(append(r.text[:0], data...), make([]byte, slack)...) // which also brings all of it near at once
+	b := r.outline(r.text, len(data))
+	whole := b != nil
+	if whole {
+		b.Events = r.events(r.text, b.Host)
+		whole = len(b.Events) == len(r.pieces)
 	}
-	for len(data) > 0 {
-		number, kind, value, bytes, rest, ok := field(data)
-		if !ok {
-			return nil
-		}
-		data = rest
-		switch {
-		case number == batchSchema && kind == wireVarint && value == Schema:
-			b.Schema = Schema
-		case number == batchHost && kind == wireBytes && b.Host == nil:
-			if b.Host = d.wireHost(bytes); b.Host == nil {
-				return nil
-			}
-		case number == batchSource && kind == wireBytes:
-			b.Source, ok = d.wireWord(bytes)
-		case number == batchProducer && kind == wireBytes:
-			b.Producer, ok = d.wireWord(bytes)
-		case number == batchLane && kind == wireBytes:
-			b.Lane, ok = d.wireWord(bytes)
-		case number == batchSequence && kind == wireVarint:
-			b.Sequence = value
-		case number == batchEvents && kind == wireBytes:
-			e := d.wireEvent(bytes)
-			if e == nil {
-				return nil
-			}
-			b.Events = append(b.Events, e)
-		default:
-			return nil
-		}
-		if !ok {
-			return nil
-		}
-	}
-	if b.Schema != Schema || b.Host == nil || validateBatch(b) != nil || len(b.Host.BootId) > maxString {
+	r.forget()
+	if !whole {
 		return nil
 	}
-	for _, e := range b.Events {
-		e.Host = b.Host
-	}
-	r.events = min(len(b.Events), 1024)
 	return b
 }
 
-// wireEvent reads an event without a host, which stands in the batch. One with a rare body is protobuf's to read.
-func (d *decoder) wireEvent(data []byte) *Event {
-	d.draft = draft{}
-	whole := data
-	for len(data) > 0 {
-		number, kind, _, bytes, rest, ok := field(data)
-		if !ok || kind != wireBytes {
-			return nil
-		}
-		data = rest
-		switch {
-		case number == eventTime && d.draft.time == nil:
-			d.draft.time = d.wireTime(bytes)
-			ok = d.draft.time != nil
-		case number == eventWorker && d.draft.worker == nil:
-			d.draft.worker = d.wireWorker(bytes)
-			ok = d.draft.worker != nil
-		case d.draft.event != nil: // a second body
-			return nil
-		case number == eventGpu:
-			home := home(d, &d.homes.gpu)
-			d.draft.event, home.event.Gpu = &home.event, &home.body
-			d.slots = slots{uints: home.uints[:], ints: home.ints[:], floats: home.floats[:], bools: home.bools[:]}
-			ok = d.wireBody(bytes, &home.body)
-		case number == eventGpuProcess:
-			home := home(d, &d.homes.gpuProcess)
-			d.draft.event, home.event.GpuProcess = &home.event, &home.body
-			d.slots = slots{uints: home.uints[:]}
-			ok = d.wireBody(bytes, &home.body)
-		case number == eventAllocator:
-			home := home(d, &d.homes.allocator)
-			d.draft.event, home.event.Allocator = &home.event, &home.body
-			d.slots = slots{uints: home.uints[:], bools: home.bools[:]}
-			ok = d.wireBody(bytes, &home.body)
-		case number == eventEngine:
-			home := home(d, &d.homes.engine)
-			d.draft.event, home.event.Engine = &home.event, &home.body
-			d.slots = slots{uints: home.uints[:], floats: home.floats[:], bools: home.bools[:]}
-			ok = d.wireBody(bytes, &home.body)
-		case number == eventProcess:
-			home := home(d, &d.homes.process)
-			d.draft.event, home.event.Process = &home.event, &home.body
-			d.slots = slots{uints: home.uints[:], floats: home.floats[:]}
-			ok = d.wireBody(bytes, &home.body)
-		case number == eventHost:
-			return nil
+// forget ends a message. Nothing of it stays but what is known of the host, and room for the next one.
+func (r *BatchReader) forget() {
+	if clear(r.pieces); cap(r.pieces) > maxPieces {
+		r.pieces = nil
+	}
+	if cap(r.text) > maxKept {
+		r.text = nil
+	}
+	r.pieces, r.raw, r.stamp, r.begin, r.wireRooms = r.pieces[:0], nil, nil, beginningOnWire{}, wireRooms{}
+	clear(r.counts[:])
+	r.known.leave()
+}
+
+// outline reads all of a batch but the bodies of its events, which it counts: then they are made at once, as many as there are. The host
+// comes first, as in every message that is written by field number.
+func (r *BatchReader) outline(data []byte, end int) *Batch {
+	b := &Batch{}
+	for at := 0; at < end; {
+		tag, value, next := scalar(data, at, end)
+		ok := true
+		switch tag {
+		case batchEvents<<3 | wireBytes:
+			ok = b.Host != nil && r.event(data, next-int(value), next)
+		case batchSchema<<3 | wireVarint:
+			b.Schema, ok = Schema, value == Schema
+		case batchHost<<3 | wireBytes:
+			if b.Host == nil {
+				b.Host = r.known.enter(data[next-int(value) : next])
+			} else {
+				ok = false
+			}
+			ok = ok && b.Host != nil
+		case batchSource<<3 | wireBytes:
+			ok = r.known.text(&b.Source, ofBatch, data[next-int(value):next])
+		case batchProducer<<3 | wireBytes:
+			ok = r.known.text(&b.Producer, ofBatch, data[next-int(value):next])
+		case batchLane<<3 | wireBytes:
+			ok = r.known.text(&b.Lane, ofBatch, data[next-int(value):next])
+		case batchSequence<<3 | wireVarint:
+			b.Sequence = value
 		default:
-			return rareEvent(whole)
+			ok = false
 		}
 		if !ok {
 			return nil
 		}
+		at = next
 	}
-	return d.draft.finish(len(whole))
+	if b.Schema != Schema || validateBatch(b) != nil {
+		return nil
+	}
+	return b
+}
+
+// event reads an event without a host, which stands in the batch, and all of it but the body. One with a rare body is protobuf's to read.
+func (r *BatchReader) event(data []byte, from, to int) bool {
+	var p piece
+	at := from
+	if n := len(r.begin.raw); n > 0 && n <= to-from && string(r.begin.raw) == string(data[from:from+n]) {
+		p = r.begin.piece
+		at += n
+	}
+	for begun := at; at < to; {
+		tag, value, next := scalar(data, at, to)
+		start := next - int(value)
+		switch tag {
+		case eventTime<<3 | wireBytes:
+			if p.time != nil {
+				return false
+			}
+			if p.time = r.time(data, start, next); p.time == nil {
+				return false
+			}
+		case eventWorker<<3 | wireBytes:
+			if p.worker != nil {
+				return false
+			}
+			if p.worker, p.card = r.known.worker(data, start, next); p.worker == nil {
+				return false
+			}
+		case eventGpu<<3 | wireBytes, eventGpuProcess<<3 | wireBytes, eventAllocator<<3 | wireBytes, eventEngine<<3 | wireBytes, eventProcess<<3 | wireBytes, eventMachine<<3 | wireBytes:
+			if p.body != 0 {
+				return false
+			}
+			if at > begun {
+				r.begin = beginningOnWire{data[from:at], p}
+			}
+			p.body, p.from, p.to = tag>>3, start, next
+		case noTag, eventHost<<3 | wireBytes:
+			return false
+		default:
+			p = piece{rare: rareEvent(data[from:to])}
+			r.pieces = append(r.pieces, p)
+			return p.rare != nil
+		}
+		at = next
+	}
+	if p.time == nil || p.body == 0 || p.worker == nil && p.body != eventGpu && p.body != eventMachine {
+		return false
+	}
+	r.counts[p.body-eventGpu]++
+	r.pieces = append(r.pieces, p)
+	return true
 }
 
 // rareEvent lets protobuf read an event, or returns nil where something is wrong with it.
@@ -202,131 +198,65 @@ func rareEvent(data []byte) *Event {
 	return e
 }
 
-// wireBody reads a body of which at least one field is set. A field that comes twice counts as the last one says, as everywhere in protobuf.
-func (d *decoder) wireBody(data []byte, body wired) bool {
-	set := false
-	for len(data) > 0 {
-		number, kind, value, bytes, rest, ok := field(data)
+// events reads the bodies that stand in a message, or returns nil where one is not in the plain form.
+func (r *BatchReader) events(data []byte, host *Host) []*Event {
+	if len(r.pieces) == 0 {
+		return nil
+	}
+	out := make([]*Event, len(r.pieces))
+	for i := range r.pieces {
+		p := &r.pieces[i]
+		e := p.rare
+		switch p.body {
+		case eventGpu:
+			e = r.gpu(data, p.from, p.to)
+		case eventGpuProcess:
+			e = r.gpuProcess(data, p.from, p.to, p.card)
+		case eventAllocator:
+			e = r.allocator(data, p.from, p.to, p.card)
+		case eventEngine:
+			e = r.engine(data, p.from, p.to)
+		case eventProcess:
+			e = r.process(data, p.from, p.to)
+		case eventMachine:
+			e = r.machine(data, p.from, p.to)
+		}
+		if e == nil {
+			return nil
+		}
+		if e.Host = host; p.body != 0 {
+			e.Time, e.Worker = p.time, p.worker
+		}
+		out[i] = e
+	}
+	return out
+}
+
+// time reads a time in the bounds of an event's, or returns nil. Events of a tick that follow each other share one.
+func (r *BatchReader) time(data []byte, from, to int) *timestamppb.Timestamp {
+	if r.stamp == nil || string(r.raw) != string(data[from:to]) {
+		seconds, nanos, ok := plainStamp(data, from, to)
 		if !ok {
-			return false
+			return nil
 		}
-		data = rest
-		switch kind {
-		case wireVarint:
-			if at := body.wireUint(number); at != nil {
-				if *at == nil {
-					*at = &d.slots.uints[d.slots.uintN]
-					d.slots.uintN++
-				}
-				**at = value
-			} else if at := body.wireBool(number); at != nil {
-				if *at == nil {
-					*at = &d.slots.bools[d.slots.boolN]
-					d.slots.boolN++
-				}
-				**at = value != 0
-			} else if at := body.wireInt(number); at != nil {
-				if *at == nil {
-					*at = &d.slots.ints[d.slots.intN]
-					d.slots.intN++
-				}
-				**at = int64(value)
-			} else {
-				return false
-			}
-			set = true
-		case wireFixed64:
-			at := body.wireFloat(number)
-			if at == nil {
-				return false
-			}
-			if *at == nil {
-				*at = &d.slots.floats[d.slots.floatN]
-				d.slots.floatN++
-			}
-			**at = math.Float64frombits(value)
-			set = true
-		case wireBytes:
-			at := body.wireText(number)
-			if at == nil {
-				return false
-			}
-			if *at, ok = d.wireWord(bytes); !ok {
-				return false
-			}
-			set = set || *at != ""
-		}
+		r.raw, r.stamp = data[from:to], &timestamppb.Timestamp{Seconds: seconds, Nanos: nanos}
 	}
-	return set
+	return r.stamp
 }
 
-// wireWord returns a text, one that was seen before where it may be.
-func (d *decoder) wireWord(raw []byte) (string, bool) {
-	if known, ok := d.words[string(raw)]; ok {
-		return known, true
-	}
-	if !utf8.Valid(raw) {
-		return "", false
-	}
-	word := string(raw)
-	if d.words != nil && len(word) <= maxWord {
-		if len(d.words) >= maxKnown {
-			clear(d.words)
-		}
-		d.words[word] = word
-	}
-	return word, true
-}
-
-// wireTime reads a time in the bounds of an event's, or returns nil. The events of a tick share one.
-func (d *decoder) wireTime(raw []byte) *timestamppb.Timestamp {
-	if d.stamp.time != nil && string(d.stamp.text) == string(raw) {
-		return d.stamp.time
-	}
-	t := new(timestamppb.Timestamp)
-	for data := raw; len(data) > 0; {
-		number, kind, value, _, rest, ok := field(data)
+// plainStamp reads a time after 1970 and before the year 10000.
+func plainStamp(data []byte, from, to int) (seconds int64, nanos int32, ok bool) {
+	for at := from; at < to; {
+		tag, value, next := scalar(data, at, to)
 		switch {
-		case !ok || kind != wireVarint:
-			return nil
-		case number == stampSeconds && value > 0 && value <= lastSecond:
-			t.Seconds = int64(value)
-		case number == stampNanos && value < 1e9:
-			t.Nanos = int32(value)
+		case tag == stampSeconds<<3|wireVarint && value > 0 && value <= lastSecond:
+			seconds = int64(value)
+		case tag == stampNanos<<3|wireVarint && value < 1e9:
+			nanos = int32(value)
 		default:
-			return nil
+			return 0, 0, false
 		}
-		data = rest
+		at = next
 	}
-	if t.Seconds == 0 {
-		return nil
-	}
-	d.stamp.text, d.stamp.time = append(d.stamp.text[:0], raw...), t
-	return t
-}
-
-// wireHost reads a host that may stand in a subject, or returns nil.
-func (d *decoder) wireHost(raw []byte) *Host {
-	if h := d.hosts[string(raw)]; h != nil {
-		return h
-	}
-	h := new(Host)
-	if proto.Unmarshal(raw, h) != nil || ValidateHost(h) != nil {
-		return nil
-	}
-	d.hosts.keep(raw, h)
-	return h
-}
-
-// wireWorker reads a process, or returns nil.
-func (d *decoder) wireWorker(raw []byte) *Worker {
-	if w := d.workers[string(raw)]; w != nil {
-		return w
-	}
-	w := new(Worker)
-	if proto.Unmarshal(raw, w) != nil || w.Pid <= 0 {
-		return nil
-	}
-	d.workers.keep(raw, w)
-	return w
+	return seconds, nanos, seconds > 0
 }

@@ -140,6 +140,10 @@ func oddBatches(t testing.TB) map[string][]byte {
 		return b
 	}
 	process := number(nil, 1, 5)
+	double := func(v float64) []byte {
+		return protowire.AppendFixed64(protowire.AppendTag(nil, 10, protowire.Fixed64Type), math.Float64bits(v))
+	}
+	of := func(worker []byte) []byte { return batch(text(text(text(nil, 1, stamp), 3, worker), 14, process)) }
 	return map[string][]byte{
 		"plain":                   batch(event(14, process)),
 		"empty":                   batch(),
@@ -171,6 +175,43 @@ func oddBatches(t testing.TB) map[string][]byte {
 		"bool of two":             batch(event(12, number(nil, 3, 2))),
 		"group":                   protowire.AppendTag(batch(), 15, protowire.StartGroupType),
 		"text too long":           batch(event(12, text(nil, 2, bytes.Repeat([]byte("x"), maxString+1)))),
+		"long text":               batch(event(12, text(nil, 2, bytes.Repeat([]byte("x"), maxString)))),
+		"empty text":              batch(event(12, text(nil, 2, nil))),
+		"empty text and a number": batch(event(12, number(text(nil, 2, nil), 4, 0))),
+		"number of nine bytes":    batch(event(14, number(nil, 12, 1<<62))),
+		"number of ten bytes":     batch(event(14, number(nil, 12, math.MaxUint64))),
+		"number of eight bytes":   batch(event(14, number(number(nil, 12, 1<<56-1), 11, 1<<49))),
+		"number at the very end":  batch(event(14, number(nil, 1, 1<<40))),
+		"number beyond the body":  batch(text(event(14, []byte{1 << 3, 0x80}), 3, nil)),
+		"number beyond the end":   append(batch(event(14, process)), 6<<3, 0xff, 0xff),
+		"text beyond the body":    batch(text(text(text(nil, 1, stamp), 3, worker), 12, []byte{2<<3 | 2, 5, 'x'})),
+		"tag beyond the body":     batch(event(12, []byte{0x80})),
+		"double beyond the body":  batch(event(14, double(1)[:8])),
+		"long tag":                batch(event(14, []byte{0x88, 0x80, 0x00, 5})),
+		"padded tag":              batch(event(14, []byte{0x88, 0x00, 5})),
+		"field of number zero":    batch(event(14, []byte{0x00, 5})),
+		"fixed of four bytes":     batch(event(14, []byte{1<<3 | 5, 1, 2, 3, 4})),
+		"largest double":          batch(event(14, double(-maxNumber))),
+		"double too large":        batch(event(14, double(math.Nextafter(maxNumber, math.Inf(1))))),
+		"infinite":                batch(event(14, double(math.Inf(-1)))),
+		"negative zero":           batch(event(14, double(math.Copysign(0, -1)))),
+		"machine":                 batch(text(text(nil, 1, stamp), 15, text(number(nil, 1, 7), 5, []byte("550")))),
+		"empty machine":           batch(text(text(nil, 1, stamp), 15, text(nil, 5, nil))),
+		"gpu of a worker":         batch(event(10, text(nil, 1, []byte("GPU-1")))),
+		"body before time":        batch(text(text(text(nil, 14, process), 1, stamp), 3, worker)),
+		"two workers":             batch(text(event(14, process), 3, number(nil, 1, 43))),
+		"host after events":       text(append(number(nil, 1, Schema), text(nil, 7, event(14, process))...), 2, host),
+		"several workers":         batch(event(14, process), text(text(text(nil, 1, stamp), 3, number(nil, 1, 43)), 14, process), event(14, process), text(text(nil, 1, stamp), 10, text(nil, 1, []byte("GPU-1"))), event(14, process)),
+		"several times":           batch(event(14, process), text(text(text(nil, 1, number(stamp, 2, 7)), 3, worker), 14, process), event(14, process)),
+		"worker with all":         of(text(text(text(text(text(text(number(text(text(text(number(text(text(number(worker, 2, 9), 3, stamp), 4, []byte("worker")), 5, 1), 6, []byte("GPU-1")), 6, []byte("GPU-2")), 7, []byte("vllm")), 8, 2), 9, []byte("u")), 10, []byte("m")), 11, []byte("r")), 12, []byte("p")), 13, []byte("c")), 6, nil)),
+		"worker of old":           of(text(worker, 3, nil)),
+		"worker of two starts":    of(text(text(worker, 3, stamp), 3, number(nil, 2, 5))),
+		"worker of tomorrow":      of(number(worker, 90, 1)),
+		"worker of no text":       of(text(worker, 9, []byte{0xff})),
+		"worker of long texts":    of(text(text(worker, 9, bytes.Repeat([]byte("u"), maxString)), 12, bytes.Repeat([]byte("p"), maxString))),
+		"worker of a long text":   of(text(worker, 9, bytes.Repeat([]byte("u"), maxString+1))),
+		"worker of two pids":      of(number(worker, 1, 44)),
+		"worker of a lower pid":   of(number(worker, 1, math.MaxUint64)),
 	}
 }
 
