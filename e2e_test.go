@@ -210,6 +210,9 @@ func TestEndToEnd(t *testing.T) {
 		t.Errorf("/readyz: %s", text)
 	}
 	shown := fetch(t, "http://"+metrics+"/metrics")
+	if !strings.Contains(shown, "\nlowtide_engine_restarts_total 0\n") {
+		t.Error("/metrics does not say that the engine never had to be started again")
+	}
 	for _, name := range alertMetrics(t) {
 		if !strings.Contains(shown, "\n"+name+"{") && !strings.Contains(shown, "\n"+name+" ") {
 			t.Errorf("deploy/alerts.yaml names %s, which nothing shows", name)

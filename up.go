@@ -56,9 +56,10 @@ type UpCommand struct {
 	Shift             time.Duration `hidden:"" help:"With --stretch: how far back the first event lies."`
 	Stretch           float64       `default:"1" hidden:"" help:"Event seconds per real second, for tests on hardware."`
 
-	log  *slog.Logger
-	all  *parts
-	demo bool
+	log    *slog.Logger
+	all    *parts
+	gather []prometheus.Collector // of what runs beside the processor and the collector
+	demo   bool
 }
 
 // Run starts the parts, waits until ctx ends or one of them fails, and stops them.
@@ -105,7 +106,7 @@ func (c *UpCommand) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.collector(js, host, gather, checks)
+	return c.collector(js, host, append(gather, c.gather...), checks)
 }
 
 // broker starts or dials the server and leaves its address in up.json for the other commands.
@@ -155,6 +156,8 @@ func (c *UpCommand) store(ctx context.Context) (*sink.ClickHouse, error) {
 		return nil, err
 	}
 	c.all.onStop("engine", func(context.Context) error { return e.Close() })
+	c.gather = append(c.gather, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "lowtide_engine_restarts_total",
+		Help: "How often the process of the embedded ClickHouse ended by itself and was started again."}, func() float64 { return float64(e.Restarts()) }))
 	store, err := sink.Open(ctx, sink.Options{Addr: e.Addr(), User: engine.RoleWriter, Password: e.Password(engine.RoleWriter), Log: c.log})
 	if err != nil {
 		return nil, err

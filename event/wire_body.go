@@ -29,7 +29,7 @@ func room[T any](rooms *[]T, left *int) *T {
 // number of an optional field has its slot in the body's home.
 
 func (r *BatchReader) gpu(data []byte, at, end int) *Event {
-	h := room(&r.gpus, &r.counts[eventGpu-eventGpu])
+	h := room(&r.gpus, &r.counts[0])
 	b := &h.body
 	for at < end {
 		tag, value, next := scalar(data, at, end)

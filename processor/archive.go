@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -298,22 +297,4 @@ func (a *archive) sweep(ctx context.Context, age time.Duration) (swept int, err 
 		swept++
 	}
 	return swept, nil
-}
-
-// blobs returns the names of the saved states of a partition, sorted, whether or not an entry names them.
-func (a *archive) blobs(ctx context.Context, partition int) (names []string, err error) {
-	all, err := a.objects.List(ctx)
-	if errors.Is(err, jetstream.ErrNoObjectsFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list states: %w", err)
-	}
-	for _, one := range all {
-		if strings.HasPrefix(one.Name, strconv.Itoa(partition)+".") {
-			names = append(names, one.Name)
-		}
-	}
-	slices.Sort(names)
-	return names, nil
 }
