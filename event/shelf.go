@@ -7,7 +7,7 @@ import (
 )
 
 // shelfPatience is how long Take waits for a judge that has not read the message yet. A judge that lets it wait so long is not waited for again
-// until it has read on.
+// until it has come to that message.
 const shelfPatience = 200 * time.Millisecond
 
 // Shelf holds the batches that the judges of a process have decoded until the store, which reads the same stream, comes by and need not decode them
@@ -20,10 +20,12 @@ type Shelf struct {
 	wanted  bool
 	judged  [PartitionCount]judged
 	batches map[slot]shelved
-	order   []slot // as they came; those that were taken stay until it is their turn
+	order   []slot // as they came, and some that were taken since
+	taken   uint64 // sequence that the store is past
 
-	awaited slot          // by Take
-	come    chan struct{} // closed when it is there; nil while nobody waits
+	awaited int           // partition whose message Take waits for
+	until   uint64        // and its sequence
+	come    chan struct{} // closed when its judge has come to it; nil while nobody waits
 }
 
 // slot names a message. The time keeps apart messages of two streams that gave out the same sequence.
@@ -40,8 +42,8 @@ type shelved struct {
 // judged is what the shelf knows of a partition's judge.
 type judged struct {
 	here bool
-	late bool   // it was waited for in vain
-	last uint64 // sequence that it decoded last
+	late uint64 // sequence for which it was waited in vain
+	last uint64 // sequence that it read last
 }
 
 // NewShelf returns a shelf for batches whose messages have at most so many bytes in all; decoded they have three to five times as many.
@@ -64,34 +66,42 @@ func (s *Shelf) Wanted(wanted bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.wanted = wanted; !wanted {
-		clear(s.batches)
-		s.order, s.bytes = nil, 0
-	}
+	s.wanted, s.taken = wanted, 0
+	clear(s.batches)
+	s.order, s.bytes = nil, 0
 }
 
-// Put leaves a decoded message of some bytes to the store. Messages of a partition come in the order of the stream.
+// Put leaves a decoded message of some bytes to the store, or, when b is nil, tells only that a judge has read it. Messages of a partition come in
+// the order of the stream.
 func (s *Shelf) Put(partition int, sequence uint64, at time.Time, b *Batch, bytes int) {
 	if s == nil || partition < 0 || partition >= PartitionCount {
 		return
 	}
-	key := slot{sequence, at.UnixNano()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.judged[partition].last, s.judged[partition].late = sequence, false
-	if s.come != nil && s.awaited == key {
+	s.judged[partition].last = sequence
+	if s.come != nil && s.awaited == partition && sequence >= s.until {
 		close(s.come)
 		s.come = nil
 	}
-	if !s.wanted || bytes > s.most/2 {
+	if b == nil || !s.wanted || sequence <= s.taken || bytes > s.most/2 {
+		return
+	}
+	key := slot{sequence, at.UnixNano()}
+	if _, again := s.batches[key]; again { // a partition that left and came back
 		return
 	}
 	s.batches[key] = shelved{b, bytes}
 	s.order = append(s.order, key)
 	s.bytes += bytes
+	s.trim()
+}
+
+// trim drops what the store is past, and the oldest where there is too much.
+func (s *Shelf) trim() {
 	for len(s.order) > 0 {
 		oldest, there := s.batches[s.order[0]]
-		if there && s.bytes <= s.most {
+		if there && s.bytes <= s.most && s.order[0].sequence > s.taken {
 			break
 		}
 		if there {
@@ -99,10 +109,19 @@ func (s *Shelf) Put(partition int, sequence uint64, at time.Time, b *Batch, byte
 		}
 		s.order = s.order[1:]
 	}
+	if len(s.order) > 2*len(s.batches)+1024 { // the oldest waits, and most of what came after it was taken
+		kept := make([]slot, 0, len(s.batches))
+		for _, key := range s.order {
+			if _, there := s.batches[key]; there {
+				kept = append(kept, key)
+			}
+		}
+		s.order = kept
+	}
 }
 
 // Take returns what a judge decoded of a message, given by its partition, its sequence in the stream and the broker's time, and removes it. It waits a
-// moment for a judge that has not come to it yet. One goroutine takes at a time.
+// moment for a judge that has not come to it yet. One goroutine takes at a time, in the order of the stream.
 func (s *Shelf) Take(ctx context.Context, partition int, sequence uint64, at time.Time) (*Batch, bool) {
 	if s == nil || partition < 0 || partition >= PartitionCount {
 		return nil, false
@@ -111,9 +130,9 @@ func (s *Shelf) Take(ctx context.Context, partition int, sequence uint64, at tim
 	s.mu.Lock()
 	one, there := s.batches[key]
 	judge := s.judged[partition]
-	if !there && judge.here && !judge.late && judge.last < sequence {
+	if !there && s.wanted && judge.here && judge.last < sequence && judge.last >= judge.late {
 		come := make(chan struct{})
-		s.awaited, s.come = key, come
+		s.awaited, s.until, s.come = partition, sequence, come
 		s.mu.Unlock()
 		patience := time.NewTimer(shelfPatience)
 		select {
@@ -124,14 +143,16 @@ func (s *Shelf) Take(ctx context.Context, partition int, sequence uint64, at tim
 		patience.Stop()
 		s.mu.Lock()
 		s.come = nil
-		if one, there = s.batches[key]; !there {
-			s.judged[partition].late = s.judged[partition].last < sequence
+		if one, there = s.batches[key]; !there && s.judged[partition].last < sequence {
+			s.judged[partition].late = sequence
 		}
 	}
 	defer s.mu.Unlock()
 	if there {
 		s.drop(key, one)
 	}
+	s.taken = max(s.taken, sequence)
+	s.trim()
 	return one.batch, there
 }
 

@@ -21,15 +21,40 @@ func wantedShelf(partitions ...int) *Shelf {
 func TestShelfGivesABatchOnce(t *testing.T) {
 	s := wantedShelf(3)
 	b := &Batch{}
-	s.Put(3, 7, shelfTime, b, 100)
-	if _, ok := s.Take(t.Context(), 3, 7, shelfTime.Add(time.Nanosecond)); ok {
+	s.Put(3, 6, shelfTime, &Batch{}, 100)
+	if _, ok := s.Take(t.Context(), 3, 6, shelfTime.Add(time.Nanosecond)); ok {
 		t.Error("a message of another stream was taken for it")
 	}
+	s.Put(3, 7, shelfTime, b, 100)
+	s.Put(3, 7, shelfTime, &Batch{}, 100) // the partition was judged again
 	if got, ok := s.Take(t.Context(), 3, 7, shelfTime); !ok || got != b {
 		t.Error("the store did not get it")
 	}
 	if _, ok := s.Take(t.Context(), 3, 7, shelfTime); ok {
 		t.Error("it was given twice")
+	}
+	if s.bytes != 0 || len(s.batches) != 0 {
+		t.Errorf("%d bytes, %d batches are left", s.bytes, len(s.batches))
+	}
+}
+
+// What the store is past, as after a start of the judges, is not kept, and nothing that waits makes the rest grow.
+func TestShelfForgetsWhatTheStoreIsPast(t *testing.T) {
+	s := wantedShelf(0, 1)
+	s.Put(1, 1_000_000, shelfTime, &Batch{}, 100) // far ahead: it waits all the time
+	for n := uint64(1); n <= 100_000; n++ {
+		s.Put(0, n, shelfTime, &Batch{}, 100)
+		s.Take(t.Context(), 0, n, shelfTime)
+	}
+	if len(s.order) > 2000 || s.bytes != 100 {
+		t.Errorf("%d in order, %d bytes", len(s.order), s.bytes)
+	}
+	s.Put(0, 5, shelfTime, &Batch{}, 100)
+	if s.bytes != 100 {
+		t.Error("what the store is past is kept")
+	}
+	if _, ok := s.Take(t.Context(), 1, 1_000_000, shelfTime); !ok {
+		t.Error("what waited is gone")
 	}
 }
 
@@ -54,13 +79,13 @@ func TestShelfIsBounded(t *testing.T) {
 	for n := uint64(1); n <= 15; n++ {
 		s.Put(0, n, shelfTime, &Batch{}, 100)
 	}
-	s.Put(0, 99, shelfTime, &Batch{}, 501) // more than half of the room
+	s.Put(0, 16, shelfTime, &Batch{}, 501) // more than half of the room
 	for n := uint64(1); n <= 15; n++ {
 		if _, ok := s.Take(t.Context(), 0, n, shelfTime); ok != (n > 5) {
 			t.Errorf("%d: %v", n, ok)
 		}
 	}
-	if _, ok := s.Take(t.Context(), 0, 99, shelfTime); ok {
+	if _, ok := s.Take(t.Context(), 0, 16, shelfTime); ok {
 		t.Error("one that needs half of the room is there")
 	}
 	for n := uint64(100); n < 10_000; n++ {
@@ -109,9 +134,17 @@ func TestShelfWaitsForTheJudge(t *testing.T) {
 				t.Errorf("%s: %v after %v, want %v after %v", c.why, ok, d, c.ok, c.took)
 			}
 		}
-		s.Put(1, 12, shelfTime, &Batch{}, 1) // it goes on
-		if d, ok := took(1, 20); d != shelfPatience || ok {
-			t.Errorf("a judge that reads on is waited for again: %v after %v", ok, d)
+		s.Put(1, 3, shelfTime, &Batch{}, 1) // it reads on, far behind
+		if d, ok := took(1, 14); d != 0 || ok {
+			t.Errorf("a judge that is far behind is waited for: %v after %v", ok, d)
+		}
+		s.Put(1, 12, shelfTime, &Batch{}, 1) // it came to where it was waited for
+		go func() {
+			time.Sleep(30 * time.Millisecond)
+			s.Put(1, 20, shelfTime, nil, 0) // refused
+		}()
+		if d, ok := took(1, 20); d != 30*time.Millisecond || ok {
+			t.Errorf("a message that the judge refuses: %v after %v", ok, d)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -18,7 +18,7 @@ var ErrMarks = errors.New("marks of a seat cannot be read")
 
 const (
 	marksVersion = 1
-	maxMarks     = 20000              // of a seat; more than that many hosts, restarts and findings within marksKept lose the oldest
+	maxMarks     = 40_000             // of a seat; more than that many hosts, restarts and findings within marksKept lose the oldest
 	marksKept    = 3 * 24 * time.Hour // beyond the 24 h of the stream, because a spool may come back later than that
 	maxMarksText = 1 << 20            // bytes
 )

@@ -50,21 +50,54 @@ func appendText(out []byte, s string) []byte {
 	return append(binary.AppendUvarint(out, uint64(len(s))), s...)
 }
 
-// nativeSize is about how many bytes appendNative makes, so that they are allocated once.
+// nativeSize is at least how many bytes appendNative makes, and little more where rows are sorted.
 func (r Rows) nativeSize() int {
-	size := 0
+	const head, text = 128, binary.MaxVarintLen32 // bytes before a column; before a text
+	size := head
 	for i := range r.Columns {
 		c := &r.Columns[i]
-		size += 64 + len(c.absent) + 8*len(c.bits) + len(c.flags) + 12*len(c.lists)
-		if c.kind == kindName {
-			size += 2*len(c.text) + 1024
-			continue
-		}
-		for _, s := range c.text {
-			size += len(s) + 3
+		size += head + len(c.absent) + len(c.flags)
+		switch c.kind {
+		case kindText:
+			for _, s := range c.text {
+				size += len(s) + text
+			}
+		case kindName:
+			runs, last := 0, ""
+			for n, s := range c.text {
+				if n == 0 || s != last {
+					runs, last = runs+1, s
+					size += len(s) + text
+				}
+			}
+			size += len(c.text) * indexBytes(runs)
+		case kindNames:
+			texts := 0
+			for _, list := range c.lists {
+				texts += len(list)
+				for _, s := range list {
+					size += len(s) + text
+				}
+			}
+			size += 8*len(c.lists) + texts*indexBytes(texts)
+		case kindSmall:
+			size += 2 * len(c.bits)
+		default:
+			size += 8 * len(c.bits)
 		}
 	}
 	return size
+}
+
+// indexBytes is how many bytes an index into a dictionary of so many keys has.
+func indexBytes(keys int) int {
+	switch {
+	case keys > 1<<16:
+		return 4
+	case keys > 1<<8:
+		return 2
+	}
+	return 1
 }
 
 // dictionary numbers the texts of a column; it is used again for the next.

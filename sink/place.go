@@ -18,6 +18,11 @@ const (
 	askFor     = 5 * time.Minute  // a code that nobody has judged yet may be the server's, and pass
 	keepFor    = time.Hour        // the same, where it would leave nothing but the broker to keep a row in
 	forEver    = time.Duration(math.MaxInt64)
+
+	// maxInsert is how large one insert is, in bytes. The embedded engine refuses a request of more than 64 MiB.
+	maxInsert = 60 << 20
+	// keptAtOnce is how many refused rows are kept by one insert: as events they are several times as large.
+	keptAtOnce = 4096
 )
 
 // patience is for how long an error may last until it counts as one about the rows.
@@ -53,7 +58,8 @@ func (r *run) insert(ctx context.Context, block Block) error {
 }
 
 // place stores the rows of a table from one to another. Where the store refuses them it halves them, down to the rows that are refused
-// themselves, which it keeps as events. Each halving is written down first: after a crash the pieces must be those that have tokens.
+// themselves, which it keeps as events. Each halving is written down first: after a crash the pieces must be those that have tokens. What is
+// larger than an insert may be is halved too: the rows alone say so, and nothing need be written down.
 func (r *run) place(ctx context.Context, all Rows, base string, from, to int) error {
 	token := base
 	if from != 0 || to != all.Count {
@@ -63,12 +69,12 @@ func (r *run) place(ctx context.Context, all Rows, base string, from, to int) er
 	pieces := r.ledger.plan.Block.Pieces
 	if at := slices.IndexFunc(pieces, func(p piece) bool { return p.Table == here.Table && p.From == from && p.To == to }); at >= 0 {
 		here = pieces[at]
-	} else {
+	} else if part := all.slice(from, to); to-from == 1 || part.nativeSize() <= maxInsert {
 		until := patience{splitAfter, askFor}
 		if r.tookApart(all.Table) > 0 { // it has lasted
 			until = patience{}
 		}
-		err := r.try(ctx, token, all.slice(from, to), until)
+		err := r.try(ctx, token, part, until)
 		var no *refused
 		if !errors.As(err, &no) {
 			return err
@@ -155,15 +161,29 @@ func (r *run) try(ctx context.Context, token string, rows Rows, until patience) 
 // keep stores refused rows as events with the reason and the whole row, so that they neither hold up what comes after nor vanish. What is
 // refused even as that goes into the stream LOWTIDE_REFUSED.
 func (r *run) keep(ctx context.Context, all Rows, base string, from, to int, reason string) error {
+	halves := func() error {
+		middle := (from + to) / 2
+		if err := r.keep(ctx, all, base, from, middle, reason); err != nil {
+			return err
+		}
+		return r.keep(ctx, all, base, middle, to, reason)
+	}
+	if to-from > keptAtOnce {
+		return halves()
+	}
 	part := all.slice(from, to)
 	events := make([][]any, part.Count)
 	for row := range events {
 		events[row] = r.refusedEvent(part, row, reason)
 	}
+	kept := transposed(TableEvents, eventFields, events)
+	if to-from > 1 && kept.nativeSize() > maxInsert {
+		return halves()
+	}
 	if r.gauge.refused(part.Count, r.owner.now()) {
 		r.log.Error("store refuses rows; they are kept as events named refused, with all they hold", "table", all.Table, "rows", part.Count, "first", events[0][len(events[0])-1], "error", reason)
 	}
-	err := r.try(ctx, fmt.Sprintf("%s:refused:%d-%d", base, from, to), transposed(TableEvents, eventFields, events), patience{forEver, keepFor})
+	err := r.try(ctx, fmt.Sprintf("%s:refused:%d-%d", base, from, to), kept, patience{forEver, keepFor})
 	var no *refused
 	if !errors.As(err, &no) {
 		return err
