@@ -22,6 +22,7 @@ type Gauge struct {
 	paused  time.Time // a medium asked to wait until then
 	told    map[[2]string]float64
 	failed  map[string]float64
+	senders []string           // of the one that runs
 	broken  map[string]trouble // sender → what it has said since it last took a message
 	listens map[string]bool    // sender → whether it hears buttons
 	unkept  int                // incidents whose findings the outbox does not take
@@ -50,14 +51,18 @@ var (
 	failedMetric  = prometheus.NewDesc("lowtide_notifier_failures_total", "Calls that a medium did not take, rate limits included.", []string{"sender"}, nil)
 )
 
-func (g *Gauge) start(running bool) {
+// start notes the senders of a notifier that begins to run; none for one that has ended.
+func (g *Gauge) start(senders []Sender) {
 	if g == nil {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.running, g.waiting, g.oldest, g.paused, g.broken, g.listens = running, 0, time.Time{}, time.Time{}, nil, nil
-	g.unkept, g.outbox = 0, trouble{}
+	g.running, g.waiting, g.oldest, g.paused, g.broken, g.listens = len(senders) > 0, 0, time.Time{}, time.Time{}, nil, nil
+	g.unkept, g.outbox, g.senders = 0, trouble{}, nil
+	for _, s := range senders {
+		g.senders = append(g.senders, s.Name())
+	}
 }
 
 // see takes what waits on the desk now.
@@ -199,12 +204,14 @@ func (g *Gauge) Collect(out chan<- prometheus.Metric) {
 		refused = now.Sub(g.outbox.since).Seconds()
 	}
 	gauge(refuseMetric, max(0, refused))
-	for sender, n := range g.failed {
+	for _, sender := range g.senders {
 		since := 0.0
 		if one, is := g.broken[sender]; is {
 			since = now.Sub(one.since).Seconds()
 		}
 		out <- prometheus.MustNewConstMetric(brokenMetric, prometheus.GaugeValue, max(0, since), sender)
+	}
+	for sender, n := range g.failed {
 		out <- prometheus.MustNewConstMetric(failedMetric, prometheus.CounterValue, n, sender)
 	}
 }

@@ -100,7 +100,7 @@ func TestReadyzNamesAnOutboxThatRefuses(t *testing.T) {
 	if code, text := read("/readyz"); code != 200 || text != "ok\n" {
 		t.Errorf("with room again: %d %q", code, text)
 	}
-	if _, text := read("/metrics"); !strings.Contains(text, "\nlowtide_notifier_unkept_incidents 0\n") || !strings.Contains(text, "\nlowtide_notifier_unkept_seconds 0\n") {
+	if _, text := read("/metrics"); !strings.Contains(text, "\nlowtide_notifier_unkept_incidents 0\n") || !strings.Contains(text, "\nlowtide_notifier_broken_seconds{sender=\"slack\"} 0\n") || !strings.Contains(text, "\nlowtide_notifier_unkept_seconds 0\n") {
 		t.Errorf("/metrics says\n%s", text)
 	}
 }

@@ -158,8 +158,8 @@ func Run(ctx context.Context, js jetstream.JetStream, o Options) error {
 	if err := d.resume(setup); err != nil {
 		return fmt.Errorf("start notifier: %w", err)
 	}
-	o.Gauge.start(true)
-	defer o.Gauge.start(false)
+	o.Gauge.start(o.Senders)
+	defer o.Gauge.start(nil)
 	beside, release := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
