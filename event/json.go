@@ -126,6 +126,9 @@ func (l *line) keepUnknown() error {
 		if len(bodies) > 1 {
 			return fmt.Errorf("fields %v: an event has exactly one body", slices.Sorted(maps.Keys(bodies)))
 		}
+		if name == "" {
+			return errors.New(`field "": a body needs a name`)
+		}
 		l.OtherBody = &OtherBody{Name: name, Json: body}
 	}
 	return nil
