@@ -85,6 +85,39 @@ func TestLanesHaveNoGaps(t *testing.T) {
 	}
 }
 
+// A collector that has neither disk nor memory left says how much it gave up: that and no more is no gap.
+func TestGapsThatACollectorTellsOf(t *testing.T) {
+	said := func(name, state, text string) *event.Event {
+		return &event.Event{Source: &event.SourceStatus{Name: name, Status: state, Error: text}}
+	}
+	spooled := func(n int) *event.Event {
+		return said("spool", "lost", fmt.Sprintf("lost: lane samples: %d messages dropped, at 2026-11-01T10:00:00Z the last of them", n))
+	}
+	for _, c := range []struct {
+		name string
+		said []*event.Event
+		want int // messages it says it gave up
+		gaps bool
+	}{
+		{"nothing", nil, 0, true},
+		{"its spool told of both", []*event.Event{spooled(2)}, 2, false},
+		{"of one of two", []*event.Event{spooled(1)}, 1, true},
+		{"of one, then of both", []*event.Event{spooled(1), spooled(2)}, 2, false},
+		{"of both twice", []*event.Event{spooled(2), spooled(2)}, 2, false},
+		{"of one, and after it was empty of one more", []*event.Event{spooled(1), said("spool", "ok", ""), spooled(1)}, 2, false},
+		{"its publisher told of both", []*event.Event{said("publisher", "lost", "2 messages dropped: the broker was away and the backlog full, or they were too large")}, 2, false},
+		{"the card is lost", []*event.Event{said("nvml", "lost", "GPU is lost")}, 0, true},
+	} {
+		l := &ledger{events: []entry{message(1, 1, "samples"), message(2, 4, "samples")}}
+		for i, e := range c.said {
+			l.events = append(l.events, message(uint64(3+i), uint64(5+i), "samples", e))
+		}
+		if got := l.announced()["p1"]; got != c.want || len(l.gaps()) > 0 != c.gaps || l.excused()["h1"] != (c.want > 0) {
+			t.Errorf("%s: %d given up, want %d; gaps %v", c.name, got, c.want, l.gaps())
+		}
+	}
+}
+
 func TestStoriesDiffer(t *testing.T) {
 	finding := func(id, incident, state string) *event.Finding {
 		return &event.Finding{ID: id, Incident: incident, Class: "retention", State: state, Severity: event.Ticket, Time: time.Unix(1_700_000_000, 0)}

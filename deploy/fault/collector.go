@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"lowtide/collector/spool"
@@ -76,6 +77,12 @@ func (w *world) broken(c *playing) {
 	c.kill()
 	ticks := int(time.Since(c.begun)/w.pace) + 2
 	c.next = min(c.next+ticks*playChunk, len(c.part.events)-1)
+}
+
+// ownsUp says whether a collector ended with the word that messages were not acknowledged, which one without a spool has to do where its
+// connection is half open to the end. Whether they arrived all the same is looked at like everything else.
+func (c *playing) ownsUp() bool {
+	return c.spool == "off" && strings.Contains(c.lastError(), "were not acknowledged")
 }
 
 // keepSpool copies what a killed collector left on disk: every message in it must reach the broker.

@@ -138,7 +138,7 @@ func (l *ledger) marks() map[string]bool {
 }
 
 // gaps returns the messages that are missing between two of the same producer, host and lane: a lane is first-in-first-out, so that a
-// later one was only sent once the earlier one had been acknowledged.
+// later one was only sent once the earlier one had been acknowledged, or given up. What a producer says that it gave up is no gap.
 func (l *ledger) gaps() (out []string) {
 	type lane struct{ host, producer, name string }
 	held := map[lane][]uint64{}
@@ -148,6 +148,7 @@ func (l *ledger) gaps() (out []string) {
 			held[key] = append(held[key], b.Sequence)
 		}
 	}
+	holes, missing := map[string][]string{}, map[string]int{} // by producer
 	for key, all := range held {
 		if !slices.IsSorted(all) {
 			out = append(out, fmt.Sprintf("%s %s %s came out of order: %v", key.host, key.producer, key.name, all))
@@ -156,9 +157,16 @@ func (l *ledger) gaps() (out []string) {
 		next := uint64(1)
 		for _, sequence := range all {
 			if sequence != next {
-				out = append(out, fmt.Sprintf("%s %s %s: %d to %d are missing before %d", key.host, key.producer, key.name, next, sequence-1, sequence))
+				missing[key.producer] += int(sequence - next)
+				holes[key.producer] = append(holes[key.producer], fmt.Sprintf("%s %s %s: %d to %d are missing before %d", key.host, key.producer, key.name, next, sequence-1, sequence))
 			}
 			next = sequence + 1
+		}
+	}
+	announced := l.announced()
+	for producer, all := range holes {
+		if missing[producer] > announced[producer] {
+			out = append(out, all...)
 		}
 	}
 	slices.Sort(out)

@@ -171,7 +171,7 @@ func (r *runner) played(ctx context.Context, w *world, l *ledger, told func(stri
 		problems = append(problems, waiting.Error()) // which of them, the look that follows says
 	}
 	for _, c := range w.collectors {
-		if err := c.stop(stopGrace); err != nil {
+		if err := c.stop(stopGrace); err != nil && !c.ownsUp() {
 			problems = append(problems, err.Error())
 		}
 	}
