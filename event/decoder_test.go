@@ -249,7 +249,7 @@ func TestOddLinesAreTheStrictReaders(t *testing.T) {
 	}
 }
 
-func TestNullIsNoEvent(t *testing.T) {
+func TestNullAndNamelessAreNoEvents(t *testing.T) {
 	if _, _, err := UnmarshalEvent([]byte(`{"time":"2026-01-01T00:00:00Z","":{"x":1}}`)); err == nil || err.Error() != `field "": a body needs a name` {
 		t.Errorf("a body without a name: %v", err)
 	}

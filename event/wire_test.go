@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // alike fails unless a reader that has a past makes of a message exactly what protobuf and Validate make of it.
@@ -79,41 +80,6 @@ func TestBatchReaderReadsARecording(t *testing.T) {
 	}
 	if len(batches) < 400 || plain < len(batches)*99/100 {
 		t.Errorf("%d of %d batches are plain: the others cost ten times as much", plain, len(batches))
-	}
-}
-
-// Every field of the bodies that come often is known to the reader, with its kind.
-func TestWireFieldsAreThoseOfTheSchema(t *testing.T) {
-	for _, body := range []interface {
-		wired
-		proto.Message
-	}{new(Gpu), new(GpuProcess), new(Allocator), new(Engine), new(Process)} {
-		fields := body.ProtoReflect().Descriptor().Fields()
-		for i := range fields.Len() {
-			f, n := fields.Get(i), uint64(fields.Get(i).Number())
-			found := map[protoreflect.Kind]bool{protoreflect.StringKind: body.wireText(n) != nil, protoreflect.Uint64Kind: body.wireUint(n) != nil,
-				protoreflect.Int64Kind: body.wireInt(n) != nil, protoreflect.DoubleKind: body.wireFloat(n) != nil, protoreflect.BoolKind: body.wireBool(n) != nil}
-			for kind, is := range found {
-				if is != (kind == f.Kind()) {
-					t.Errorf("%s: as %v %v", f.FullName(), kind, is)
-				}
-			}
-			if at := body.wireUint(n); at != nil { // the place of that very field
-				*at = Ptr(uint64(77))
-				if body.ProtoReflect().Get(f).Uint() != 77 {
-					t.Errorf("%s: another field was set", f.FullName())
-				}
-			}
-			if at := body.wireFloat(n); at != nil {
-				*at = Ptr(7.5)
-				if body.ProtoReflect().Get(f).Float() != 7.5 {
-					t.Errorf("%s: another field was set", f.FullName())
-				}
-			}
-		}
-		if n := uint64(100); body.wireText(n) != nil || body.wireUint(n) != nil || body.wireInt(n) != nil || body.wireFloat(n) != nil || body.wireBool(n) != nil {
-			t.Errorf("%T has a field 100", body)
-		}
 	}
 }
 
@@ -288,20 +254,47 @@ func TestEncodeBatchWritesAsProtobufDoes(t *testing.T) {
 	}
 }
 
-// The table of kinds has every field of its body.
-func TestWireKindsAreThoseOfTheSchema(t *testing.T) {
-	letters := map[protoreflect.Kind]byte{protoreflect.StringKind: 't', protoreflect.Uint64Kind: 'u', protoreflect.Int64Kind: 'i', protoreflect.DoubleKind: 'f', protoreflect.BoolKind: 'b'}
-	for kinds, body := range map[string]proto.Message{gpuKinds: new(Gpu), gpuProcessKinds: new(GpuProcess), allocatorKinds: new(Allocator), engineKinds: new(Engine), processKinds: new(Process)} {
-		fields := body.ProtoReflect().Descriptor().Fields()
-		if fields.Len() != len(kinds) {
-			t.Errorf("%T has %d fields, the table %d", body, fields.Len(), len(kinds))
-			continue
-		}
-		for i := range fields.Len() {
-			if f := fields.Get(i); letters[f.Kind()] != kinds[f.Number()-1] {
-				t.Errorf("%s is written as %c", f.FullName(), kinds[f.Number()-1])
+// Every field of every body that is written without protobuf is written as protobuf does: alone, together with all others, and long.
+func TestEveryFieldIsWrittenAsProtobufDoes(t *testing.T) {
+	values := map[protoreflect.Kind][]protoreflect.Value{
+		protoreflect.StringKind: {protoreflect.ValueOfString("GPU-7"), protoreflect.ValueOfString(string(bytes.Repeat([]byte("x"), 200)))},
+		protoreflect.Uint64Kind: {protoreflect.ValueOfUint64(0), protoreflect.ValueOfUint64(1 << 36), protoreflect.ValueOfUint64(math.MaxUint64)},
+		protoreflect.Int64Kind:  {protoreflect.ValueOfInt64(7), protoreflect.ValueOfInt64(-7)},
+		protoreflect.DoubleKind: {protoreflect.ValueOfFloat64(0.25), protoreflect.ValueOfFloat64(0)},
+		protoreflect.BoolKind:   {protoreflect.ValueOfBool(true), protoreflect.ValueOfBool(false)},
+	}
+	written := 0
+	for _, empty := range []*Event{{Gpu: new(Gpu)}, {GpuProcess: new(GpuProcess)}, {Allocator: new(Allocator)}, {Engine: new(Engine)}, {Process: new(Process)}, {Machine: new(Machine)}} {
+		write := func(fill func(body protoreflect.Message)) {
+			e := proto.CloneOf(empty)
+			_, body, _ := e.body()
+			fill(body.ProtoReflect())
+			e.Time, e.Worker = &timestamppb.Timestamp{Seconds: 1_800_000_000}, &Worker{Pid: 42}
+			sameBytes(t, &Batch{Schema: Schema, Host: &Host{Cluster: "c", Name: "n"}, Source: "s", Producer: "p", Lane: LaneSamples, Events: []*Event{e}})
+			if appendEvent(nil, e) == nil {
+				t.Errorf("protobuf has to write %v", e)
 			}
+			written++
 		}
+		_, body, _ := empty.body()
+		fields := body.ProtoReflect().Descriptor().Fields()
+		for round := range 3 {
+			value := func(f protoreflect.FieldDescriptor) protoreflect.Value {
+				all := values[f.Kind()]
+				return all[round%len(all)]
+			}
+			for i := range fields.Len() {
+				write(func(body protoreflect.Message) { body.Set(fields.Get(i), value(fields.Get(i))) })
+			}
+			write(func(body protoreflect.Message) {
+				for i := range fields.Len() {
+					body.Set(fields.Get(i), value(fields.Get(i)))
+				}
+			})
+		}
+	}
+	if written < 200 {
+		t.Errorf("only %d bodies were written", written)
 	}
 }
 
