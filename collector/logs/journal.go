@@ -177,7 +177,7 @@ func parseEntry(line []byte) (entry, bool) {
 	if pid, err := strconv.ParseInt(fields.PID, 10, 32); err == nil && pid > 0 {
 		e.pid = pid
 	}
-	if micros, err := strconv.ParseInt(fields.Stamp, 10, 64); err == nil && micros > 0 {
+	if micros, err := strconv.ParseInt(fields.Stamp, 10, 64); err == nil && micros >= 1e6 { // an event of 1970 is refused
 		e.at = time.UnixMicro(micros)
 	}
 	return e, true
