@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
-	"os"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -44,9 +42,7 @@ type watching struct {
 
 // start runs the seats that fall to this process, and returns what they tell of themselves.
 func (w watching) start(ctx context.Context, all *parts) ([]prometheus.Collector, exporter.Checks, error) {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(200) // what is remembered of the workers is large and lives long; messages are small and do not
-	}
+	boundMemory(w.log)
 	if err := w.announce.Check(); err != nil {
 		return nil, nil, err
 	}
