@@ -15,12 +15,13 @@ const (
 	idle       = time.Minute
 )
 
-// desk holds the incidents about which somebody has still to be told. One goroutine uses it.
+// desk holds the incidents about which somebody has still to be told. One goroutine uses it; the calls of its outlets run beside that.
 type desk struct {
 	o       Options
 	box     outbox
 	routes  routing
 	outlets []*outlet
+	ended   chan func() // what is to be noted of a call that has ended; has room for one of each outlet
 	pending map[string]*entry
 	storms  map[string]string    // the digest that new incidents join, by where they are to be told; none in calm weather
 	leads   map[string]string    // the incident whose card its like join, by likeness
@@ -35,6 +36,7 @@ type desk struct {
 func newDesk(o Options, box outbox) *desk {
 	d := &desk{o: o, box: box, pending: map[string]*entry{}, storms: map[string]string{}, leads: map[string]string{},
 		clocks: map[string]time.Time{}, unkept: map[string]refusal{}, routes: o.routes}
+	d.ended = make(chan func(), len(o.Senders))
 	for _, s := range o.Senders {
 		out := &outlet{Sender: s}
 		_, out.thread = s.(replier)
@@ -204,24 +206,28 @@ func (d *desk) fold(ctx context.Context, f *event.Finding) (err error) {
 	return nil
 }
 
-// deliver makes at most one call to each outlet that may be called now, and returns how long to wait for the next.
-func (d *desk) deliver(ctx context.Context) time.Duration {
+// dispatch begins a call of each outlet that has none under way and may be called now. It returns how long until the outbox is to be
+// swept, or a reminder is due.
+func (d *desk) dispatch(ctx context.Context) time.Duration {
 	wait := min(d.sweep(ctx), d.alarm(ctx))
 	for _, out := range d.outlets {
 		if ctx.Err() != nil {
 			return 0
 		}
-		if left := out.notBefore.Sub(d.o.Now()); left > 0 {
-			wait = min(wait, left)
+		if out.busy || out.notBefore.After(d.o.Now()) {
 			continue
 		}
-		e := d.first(out)
-		if e == nil {
-			continue
+		if e := d.first(out); e != nil {
+			d.tell(ctx, out, e)
 		}
-		d.tell(ctx, out, e)
-		wait = min(wait, max(0, out.notBefore.Sub(d.o.Now())))
 	}
+	return wait
+}
+
+// rest notes what is not noted yet, takes from the desk what is told, and returns how long until an outlet may be called. The end of a call
+// comes by itself.
+func (d *desk) rest(ctx context.Context) time.Duration {
+	wait := idle
 	for key, e := range d.pending {
 		if e.unsaved {
 			d.keep(ctx, e)
@@ -229,10 +235,20 @@ func (d *desk) deliver(ctx context.Context) time.Duration {
 		switch {
 		case e.unsaved:
 			wait = min(wait, d.o.Backoff)
-		case !d.due(e.record):
+		case e.calls == 0 && !d.due(e.record):
 			delete(d.pending, key)
 		case d.o.Now().Before(e.quiet):
 			wait = min(wait, e.quiet.Sub(d.o.Now()))
+		}
+	}
+	for _, out := range d.outlets {
+		if out.busy {
+			continue
+		}
+		if left := out.notBefore.Sub(d.o.Now()); left > 0 {
+			wait = min(wait, left)
+		} else if d.first(out) != nil {
+			wait = 0
 		}
 	}
 	return wait

@@ -15,6 +15,7 @@ type entry struct {
 	record   *record
 	since    time.Time // when it came onto the desk
 	failures int
+	calls    int       // that are under way about it
 	quiet    time.Time // a digest is not told again before
 	unsaved  bool      // the record knows a receipt that the bucket does not
 	stale    bool      // the bucket may know more than the record

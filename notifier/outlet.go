@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"lowtide/event"
@@ -16,13 +17,38 @@ type outlet struct {
 	fixed     bool
 	forget    time.Duration
 	notBefore time.Time
-	failures  int // in a row
+	failures  int  // in a row
+	busy      bool // a call is under way
 }
 
 // fixed is a Sender whose messages cannot be edited: Update sends another one, and is called only for another state or severity.
 type fixed interface{ Fixed() bool }
 
-// tell takes one incident one step further on one outlet.
+// beside makes a call of an outlet beside the desk, so that one that hangs holds up no other. What do returns is done by the desk once the
+// call has ended; until then the outlet gets no other one, and the entry stays on the desk.
+func (d *desk) beside(ctx context.Context, out *outlet, e *entry, do func(call context.Context) (note func())) {
+	out.busy = true
+	e.calls++
+	go func() {
+		call, cancel := d.call(ctx)
+		defer cancel()
+		note := do(call)
+		d.ended <- func() {
+			out.busy = false
+			e.calls--
+			note()
+		}
+	}()
+}
+
+// await waits for the calls that are under way, each of which has a deadline, and notes them.
+func (d *desk) await() {
+	for slices.ContainsFunc(d.outlets, func(out *outlet) bool { return out.busy }) {
+		(<-d.ended)()
+	}
+}
+
+// tell takes one incident one step further on one outlet: what has to be noted before the call is noted, and the call begun.
 func (d *desk) tell(ctx context.Context, out *outlet, e *entry) {
 	call, cancel := d.call(ctx)
 	defer cancel()
@@ -32,32 +58,37 @@ func (d *desk) tell(ctx context.Context, out *outlet, e *entry) {
 			return
 		}
 	}
-	name, s := out.Name(), d.scene(e)
-	delivery := e.record.deliveries[name]
+	s := d.scene(e)
+	receipt := e.record.deliveries[out.Name()].Receipt
 	step, why := d.decide(e.record, s, out)
-	receipt, err := delivery.Receipt, error(nil)
 	switch step {
 	case Nothing: // known only after reading the record again
-		return
 	case Recover:
-		d.recover(ctx, call, out, e)
-		return
+		d.recover(ctx, out, e)
 	case Say, Remind:
 		d.say(ctx, call, out, e, step)
-		return
 	case Listen:
-		d.listen(ctx, call, out, e)
-		return
+		d.listen(ctx, out, e)
 	case Post:
 		if !d.begin(call, out, e, Delivery{Status: posting, Since: d.o.Now(), Said: s.now}) {
 			return // not sent, since after a crash nobody would know of it
 		}
-		delivery.Said = s.now
-		receipt, err = out.Post(call, s.card)
+		d.beside(ctx, out, e, func(call context.Context) func() {
+			receipt, err := out.Post(call, s.card)
+			return func() { d.sent(ctx, out, e, step, why, s, receipt, err) }
+		})
 	case Update:
-		err = out.Update(call, receipt, s.card)
+		d.beside(ctx, out, e, func(call context.Context) func() {
+			err := out.Update(call, receipt, s.card)
+			return func() { d.sent(ctx, out, e, step, why, s, receipt, err) }
+		})
 	}
+}
 
+// sent notes what became of a post or an update. The record may know more by now than the scene that was told.
+func (d *desk) sent(ctx context.Context, out *outlet, e *entry, step Step, why string, s scene, receipt Receipt, err error) {
+	name := out.Name()
+	delivery := e.record.deliveries[name]
 	var failure *Failure
 	switch {
 	case err == nil:
@@ -84,8 +115,7 @@ func (d *desk) tell(ctx context.Context, out *outlet, e *entry) {
 		e.record.deliveries[name] = Delivery{}
 		d.keep(ctx, e)
 	case step == Post && errors.As(err, &failure):
-		delivery.Said = Situation{}
-		e.record.deliveries[name] = delivery // provably not sent, so it can be posted again without looking
+		e.record.deliveries[name] = Delivery{} // provably not sent, so it can be posted again without looking
 	}
 	d.failed(out, e, err)
 }
@@ -120,22 +150,31 @@ func (d *desk) done(ctx context.Context, out *outlet, e *entry, step Step, why s
 }
 
 // recover asks the medium whether the message that was being posted exists.
-func (d *desk) recover(ctx, call context.Context, out *outlet, e *entry) {
-	name, incident := out.Name(), e.record.history.Latest.Incident
-	next := Delivery{}
-	said := e.record.deliveries[name].Said
-	if medium, ok := out.Sender.(finder); ok {
-		receipt, found, err := medium.Find(call, incident, e.record.deliveries[name].Since)
-		switch {
-		case errors.Is(err, ErrCannotLook):
-			// A message twice is better than none.
-			d.o.Log.Warn("post again, perhaps twice", "incident", incident, "error", err)
-		case err != nil:
-			d.failed(out, e, err)
-			return
-		case found:
-			next = Delivery{Status: told, Receipt: receipt, Said: said}
-		}
+func (d *desk) recover(ctx context.Context, out *outlet, e *entry) {
+	medium, ok := out.Sender.(finder)
+	if !ok {
+		d.recovered(ctx, out, e, Receipt{}, false, nil)
+		return
+	}
+	incident, since := e.record.history.Latest.Incident, e.record.deliveries[out.Name()].Since
+	d.beside(ctx, out, e, func(call context.Context) func() {
+		receipt, found, err := medium.Find(call, incident, since)
+		return func() { d.recovered(ctx, out, e, receipt, found, err) }
+	})
+}
+
+// recovered notes what the medium said.
+func (d *desk) recovered(ctx context.Context, out *outlet, e *entry, receipt Receipt, found bool, err error) {
+	name, next := out.Name(), Delivery{}
+	switch {
+	case errors.Is(err, ErrCannotLook):
+		// A message twice is better than none.
+		d.o.Log.Warn("post again, perhaps twice", "incident", e.record.history.Latest.Incident, "error", err)
+	case err != nil:
+		d.failed(out, e, err)
+		return
+	case found:
+		next = Delivery{Status: told, Receipt: receipt, Said: e.record.deliveries[name].Said}
 	}
 	e.record.deliveries[name] = next
 	out.notBefore = d.o.Now().Add(d.o.Interval)

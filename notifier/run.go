@@ -33,7 +33,7 @@ type Options struct {
 	SlackAppToken     string // never logged; from LOWTIDE_SLACK_APP_TOKEN: cards have buttons
 	SlackAppTokenFile string // read when SlackAppToken is empty; mode 0600
 
-	Out io.Writer
+	Out io.Writer // several outputs may write to it at once
 
 	Log      *slog.Logger
 	Interval time.Duration // least time between two calls to one Sender; 1 s when zero, Slack's limit per channel
@@ -196,9 +196,10 @@ func Run(ctx context.Context, js jetstream.JetStream, o Options) error {
 		<-feed.Closed()
 	}()
 
+	defer d.await()
 	again := false // a review failed
 	for {
-		wait := d.deliver(ctx)
+		wait := min(d.dispatch(ctx), d.rest(ctx))
 		if again {
 			again, wait = d.review(ctx) != nil, min(wait, o.Backoff)
 		}
@@ -208,6 +209,8 @@ func Run(ctx context.Context, js jetstream.JetStream, o Options) error {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
+		case note := <-d.ended:
+			note()
 		case m := <-messages:
 			d.take(ctx, m)
 		case <-o.actions.Changed():

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Sender tells people on one medium. Post is called once per incident, Update for every later card of it; both are called by one
-// goroutine, with a deadline. A nil error means that the medium has the message. An error that is no *Failure leaves open
+// Sender tells people on one medium. Post is called once per incident, Update for every later card of it; the desk makes one call of a
+// Sender at a time, with a deadline, while it may be calling others. A nil error means that the medium has the message. An error that is no *Failure leaves open
 // whether it was sent.
 type Sender interface {
 	Name() string // stable across restarts: receipts are kept under it

@@ -145,15 +145,24 @@ func (d *desk) say(ctx, call context.Context, out *outlet, e *entry, step Step) 
 	if !d.begin(call, out, e, next) {
 		return
 	}
-	err := medium.Reply(call, delivery.Receipt, reply)
+	d.beside(ctx, out, e, func(call context.Context) func() {
+		err := medium.Reply(call, delivery.Receipt, reply)
+		return func() { d.replied(ctx, out, e, step, why, err) }
+	})
+}
+
+// replied notes what became of a reply.
+func (d *desk) replied(ctx context.Context, out *outlet, e *entry, step Step, why string, err error) {
+	delivery := e.record.deliveries[out.Name()]
 	var failure *Failure
 	switch {
 	case err == nil, errors.Is(err, ErrGone): // who took the message away wants no replies either; the card is posted anew when it changes
-		e.record.deliveries[out.Name()] = next.said(d.o.Now())
+		e.record.deliveries[out.Name()] = delivery.said(d.o.Now())
 		d.done(ctx, out, e, step, why)
 		return
 	case errors.As(err, &failure):
-		e.record.deliveries[out.Name()] = delivery // provably not sent
+		delivery.Saying = nil // provably not sent
+		e.record.deliveries[out.Name()] = delivery
 	}
 	d.failed(out, e, err)
 }
@@ -170,13 +179,22 @@ func (d Delivery) said(now time.Time) Delivery {
 }
 
 // listen asks the thread whether it has the reply that was begun.
-func (d *desk) listen(ctx, call context.Context, out *outlet, e *entry) {
-	name, delivery := out.Name(), e.record.deliveries[out.Name()]
+func (d *desk) listen(ctx context.Context, out *outlet, e *entry) {
+	delivery := e.record.deliveries[out.Name()]
 	medium, ok := out.Sender.(replier)
 	if !ok || delivery.Saying == nil {
 		return
 	}
-	found, err := medium.Replied(call, delivery.Receipt, delivery.Saying.Key, delivery.Saying.Since)
+	key, since := delivery.Saying.Key, delivery.Saying.Since
+	d.beside(ctx, out, e, func(call context.Context) func() {
+		found, err := medium.Replied(call, delivery.Receipt, key, since)
+		return func() { d.listened(ctx, out, e, found, err) }
+	})
+}
+
+// listened notes what the thread has.
+func (d *desk) listened(ctx context.Context, out *outlet, e *entry, found bool, err error) {
+	name, delivery := out.Name(), e.record.deliveries[out.Name()]
 	switch {
 	case errors.Is(err, ErrCannotLook):
 		// The card says it in any case. A reply twice would wake people twice.
