@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
-	"sync"
 	"time"
 
 	json "github.com/go-json-experiment/json"
@@ -43,9 +42,6 @@ type Alertmanager struct {
 	name    string
 	token   string
 	courier *courier
-
-	mu   sync.Mutex
-	last map[string]map[string]string // incident → labels of its alert that fires
 }
 
 // AlertmanagerOptions configure NewAlertmanager.
@@ -75,7 +71,7 @@ func NewAlertmanager(o AlertmanagerOptions) (*Alertmanager, error) {
 		}
 		address = strings.TrimSuffix(strings.TrimSuffix(address, "/"), "/api/v2/alerts") + "/api/v2/alerts"
 	}
-	a := &Alertmanager{name: name, last: map[string]map[string]string{}}
+	a := &Alertmanager{name: name}
 	if o.TokenFile != "" {
 		if a.token, err = ReadSecret("token of "+what, o.TokenFile); err != nil {
 			return nil, err
@@ -96,20 +92,53 @@ func (a *Alertmanager) Every() time.Duration { return alertRefresh }
 // Post fires the alert of an incident. The receipt holds its labels, which are its identity there.
 func (a *Alertmanager) Post(ctx context.Context, card Card) (Receipt, error) {
 	labels := alertLabels(card)
-	text, err := json.Marshal(labels, json.Deterministic(true))
-	if err != nil {
-		return Receipt{}, &Failure{Err: fmt.Errorf("post to %s: write labels: %w", a.courier.what, err)}
-	}
-	return Receipt{Channel: "alertmanager", TS: string(text)}, a.send(ctx, labels, card)
+	return Receipt{Channel: "alertmanager", TS: written(labels)}, a.send(ctx, labels, labels, card)
 }
 
 // Update fires it again, or ends it when the incident is resolved.
 func (a *Alertmanager) Update(ctx context.Context, r Receipt, card Card) error {
-	labels := map[string]string{}
-	if err := json.Unmarshal([]byte(r.TS), &labels); err != nil || len(labels) == 0 {
-		labels = alertLabels(card)
+	labels := followed(r, card)
+	was := read(cmp.Or(r.Fires, r.TS))
+	if was == nil {
+		was = labels
 	}
-	return a.send(ctx, labels, card)
+	return a.send(ctx, was, labels, card)
+}
+
+// Noted is the receipt with the labels that the alert was sent with, so that also another process can end it.
+func (a *Alertmanager) Noted(r Receipt, card Card) Receipt {
+	if r.Fires = written(followed(r, card)); r.Fires == r.TS {
+		r.Fires = ""
+	}
+	return r
+}
+
+// followed are the labels of the first post, with what follows the incident; those of the card where the receipt knows none.
+func followed(r Receipt, card Card) map[string]string {
+	labels := read(r.TS)
+	if labels == nil {
+		return alertLabels(card)
+	}
+	labels["alertname"], labels["severity"] = card.Class, card.Severity
+	return labels
+}
+
+// written are labels as a receipt holds them; text that is no UTF-8 is mended, as in the alert itself.
+func written(labels map[string]string) string {
+	text, err := json.Marshal(labels, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
+	if err != nil { // a map of text is always written
+		return ""
+	}
+	return string(text)
+}
+
+// read are the labels that a receipt holds; nil when it holds none.
+func read(text string) map[string]string {
+	var labels map[string]string
+	if err := json.Unmarshal([]byte(text), &labels); err != nil || len(labels) == 0 {
+		return nil
+	}
+	return labels
 }
 
 // alert is one of Alertmanager's API v2.
@@ -120,20 +149,12 @@ type alert struct {
 	EndsAt      time.Time         `json:"endsAt"`
 }
 
-// send posts the alert and, where its class or severity are others than before, the end of the one that it was.
-func (a *Alertmanager) send(ctx context.Context, first map[string]string, card Card) error {
+// send posts the alert and, where its labels are others than before, the end of the one that it was.
+func (a *Alertmanager) send(ctx context.Context, was, labels map[string]string, card Card) error {
 	now := a.courier.now().UTC()
 	start := card.FirstSeen.UTC()
 	if start.After(now) { // a clock that is ahead; an alert must not end before it starts
 		start = now
-	}
-	labels := maps.Clone(first)
-	labels["alertname"], labels["severity"] = card.Class, card.Severity
-	a.mu.Lock()
-	was := a.last[card.Incident]
-	a.mu.Unlock()
-	if was == nil {
-		was = first
 	}
 	alerts := []alert{{Labels: labels, Annotations: annotations(card), StartsAt: start, EndsAt: now.Add(alertLife)}}
 	if card.State == event.Resolved {
@@ -150,17 +171,7 @@ func (a *Alertmanager) send(ctx context.Context, first map[string]string, card C
 	if a.token != "" {
 		header = map[string]string{"Authorization": "Bearer " + a.token}
 	}
-	if err := a.courier.post(ctx, body, header); err != nil {
-		return err
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if card.State == event.Resolved {
-		delete(a.last, card.Incident)
-	} else {
-		a.last[card.Incident] = labels
-	}
-	return nil
+	return a.courier.post(ctx, body, header)
 }
 
 var labelName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)

@@ -106,6 +106,7 @@ func TestAlertOfAnIncident(t *testing.T) {
 	if len(page) != 2 || page[0].Labels["severity"] != "page" || !page[0].EndsAt.After(now) || page[1].Labels["severity"] != "ticket" || page[1].EndsAt.After(now) || page[0].Labels["team"] != "ml" {
 		t.Errorf("a page: %v", page)
 	}
+	receipt = a.Noted(receipt, Build(history(f, paged())))
 	if err := a.Update(t.Context(), receipt, Build(history(f, paged()))); err != nil {
 		t.Fatal(err)
 	}
@@ -236,6 +237,54 @@ func TestAlertIsBounded(t *testing.T) {
 	}
 	if none := alertLabels(Card{Incident: "storm-1", Class: stormClass, Severity: event.Page}); len(none) != 3 {
 		t.Errorf("a digest has the labels %v", none)
+	}
+}
+
+// What fires when a notifier ends is known to the next one: an alert that has other labels by then ends.
+func TestAlertThatChangesAfterARestart(t *testing.T) {
+	b, c := newBroker(t), newReceiver(t, nil)
+	now := noon.Add(2 * time.Hour)
+	clock := func() time.Time { return now }
+	start := func() *desk {
+		t.Helper()
+		a, err := NewAlertmanager(AlertmanagerOptions{URL: c.url, Now: clock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := newDesk(Options{Senders: []Sender{a}, Log: slog.New(slog.DiscardHandler), Interval: time.Second, Backoff: time.Second, Timeout: 10 * time.Second, Now: clock}, outbox{kv: b.kv})
+		if err := d.resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	tell := func(d *desk, f *event.Finding) {
+		t.Helper()
+		d.foldAll(t, f)
+		d.run(t, &now)
+	}
+	kinds := func(n int) (all []string) {
+		t.Helper()
+		for _, one := range posted(t, c.body(n)) {
+			kind := one.Labels["alertname"] + " " + one.Labels["severity"]
+			if !one.EndsAt.After(now) {
+				kind += " ends"
+			}
+			all = append(all, kind)
+		}
+		return all
+	}
+	d := start()
+	tell(d, leak())
+	tell(d, paged())
+	other, last := paged(), over()
+	other.ID, other.Class, other.Time = "f4", "native_growth", other.Time.Add(time.Minute)
+	tell(start(), other)
+	last.Class = other.Class
+	tell(start(), last)
+	for n, want := range []string{"retention ticket", "retention page, retention ticket ends", "native_growth page, retention page ends", "native_growth page ends"} {
+		if got := strings.Join(kinds(n+1), ", "); got != want {
+			t.Errorf("call %d told %q, want %q", n+1, got, want)
+		}
 	}
 }
 

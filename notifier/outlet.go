@@ -92,6 +92,9 @@ func (d *desk) sent(ctx context.Context, out *outlet, e *entry, step Step, why s
 	var failure *Failure
 	switch {
 	case err == nil:
+		if medium, ok := out.Sender.(noter); ok && step == Update {
+			receipt = medium.Noted(receipt, s.card)
+		}
 		next := delivery
 		next.Status, next.Since, next.Receipt, next.Told = told, time.Time{}, receipt, d.o.Now()
 		next.Finding, next.State, next.Level, next.Digest = s.version, s.card.State, s.card.Severity, s.card.Digest()

@@ -25,6 +25,12 @@ type finder interface {
 type Receipt struct {
 	Channel string `json:"channel,omitempty"`
 	TS      string `json:"ts,omitempty"`
+	Fires   string `json:"fires,omitempty"` // of an alert: the labels that it was sent with last, where they are others than the first
+}
+
+// noter is a Sender whose receipt changes with the cards that its medium took. Noted returns the receipt after an Update that succeeded.
+type noter interface {
+	Noted(receipt Receipt, card Card) Receipt
 }
 
 // ErrGone says that the message of a receipt can no longer be updated: somebody deleted it, or it was another bot's.
