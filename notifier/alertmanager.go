@@ -56,31 +56,12 @@ type AlertmanagerOptions struct {
 
 // NewAlertmanager returns a Sender for one Alertmanager. It does not call it.
 func NewAlertmanager(o AlertmanagerOptions) (*Alertmanager, error) {
-	name := cmp.Or(o.Name, "alertmanager")
-	what := "alertmanager " + name
-	if name == "alertmanager" {
-		what = name
-	}
-	address, err := addressOf(what, o.URL, o.URLFile)
+	c, name, token, err := openCourier(errand{kind: "alertmanager", name: o.Name, url: o.URL, urlFile: o.URLFile, path: "/api/v2/alerts",
+		secret: "token", secretFile: o.TokenFile, client: o.Client, now: o.Now})
 	if err != nil {
 		return nil, err
 	}
-	if address != "" {
-		if strings.ContainsAny(address, "?#") {
-			return nil, fmt.Errorf("open %s: its url has a query or an anchor\nhint: give the address of the server alone", what)
-		}
-		address = strings.TrimSuffix(strings.TrimSuffix(address, "/"), "/api/v2/alerts") + "/api/v2/alerts"
-	}
-	a := &Alertmanager{name: name}
-	if o.TokenFile != "" {
-		if a.token, err = ReadSecret("token of "+what, o.TokenFile); err != nil {
-			return nil, err
-		}
-	}
-	if a.courier, err = newCourier(what, address, o.Client, o.Now, a.token); err != nil {
-		return nil, err
-	}
-	return a, nil
+	return &Alertmanager{name: name, token: token, courier: c}, nil
 }
 
 // Name is the key of receipts.

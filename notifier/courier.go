@@ -2,6 +2,7 @@ package notifier
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,43 @@ type courier struct {
 	secrets []string // what is taken out of errors, beside the address
 	client  http.Client
 	now     func() time.Time
+}
+
+// errand is where a courier goes, and with what.
+type errand struct {
+	kind, name   string // of the output, which has the name of its kind when it has no other
+	url, urlFile string // one of them
+	path         string // which is added to the url unless it ends so; empty for none
+	secret       string // what the secret is called
+	secretFile   string // empty for none
+	client       *http.Client
+	now          func() time.Time
+}
+
+// openCourier finds the address and the secret of an errand, and checks them. It calls nobody.
+func openCourier(e errand) (c *courier, name, secret string, err error) {
+	name = cmp.Or(e.name, e.kind)
+	what := strings.ReplaceAll(e.kind, "_", " ")
+	if name != e.kind {
+		what += " " + name
+	}
+	address, err := addressOf(what, e.url, e.urlFile)
+	if err != nil {
+		return nil, "", "", err
+	}
+	if address != "" && e.path != "" {
+		if strings.ContainsAny(address, "?#") {
+			return nil, "", "", fmt.Errorf("open %s: its url has a query or an anchor\nhint: give the address of the server alone", what)
+		}
+		address = strings.TrimSuffix(strings.TrimSuffix(address, "/"), e.path) + e.path
+	}
+	if e.secretFile != "" {
+		if secret, err = ReadSecret(e.secret+" of "+what, e.secretFile); err != nil {
+			return nil, "", "", err
+		}
+	}
+	c, err = newCourier(what, address, e.client, e.now, secret)
+	return c, name, secret, err
 }
 
 // newCourier checks an address. It does not call it.

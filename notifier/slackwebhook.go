@@ -1,7 +1,6 @@
 package notifier
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -32,13 +31,7 @@ type SlackWebhookOptions struct {
 
 // NewSlackWebhook returns a Sender for one incoming webhook. It does not call it.
 func NewSlackWebhook(o SlackWebhookOptions) (*SlackWebhook, error) {
-	name := cmp.Or(o.Name, "slack_webhook")
-	what := "slack webhook " + name
-	address, err := addressOf(what, o.URL, o.URLFile)
-	if err != nil {
-		return nil, err
-	}
-	c, err := newCourier(what, address, o.Client, o.Now)
+	c, name, _, err := openCourier(errand{kind: "slack_webhook", name: o.Name, url: o.URL, urlFile: o.URLFile, client: o.Client, now: o.Now})
 	if err != nil {
 		return nil, err
 	}

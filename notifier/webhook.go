@@ -1,7 +1,6 @@
 package notifier
 
 import (
-	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -47,28 +46,17 @@ type WebhookOptions struct {
 
 // NewWebhook returns a Sender for one address. It does not call it.
 func NewWebhook(o WebhookOptions) (*Webhook, error) {
-	name := cmp.Or(o.Name, "webhook")
-	what := "webhook " + name
-	if name == "webhook" {
-		what = name
-	}
-	address, err := addressOf(what, o.URL, o.URLFile)
+	c, name, secret, err := openCourier(errand{kind: "webhook", name: o.Name, url: o.URL, urlFile: o.URLFile, secret: "secret", secretFile: o.SecretFile,
+		client: o.Client, now: o.Now})
 	if err != nil {
 		return nil, err
 	}
-	w := &Webhook{name: name}
-	secret := ""
+	w := &Webhook{name: name, courier: c}
 	if o.SecretFile != "" {
-		if secret, err = ReadSecret("secret of "+what, o.SecretFile); err != nil {
-			return nil, err
-		}
 		if len(secret) < minSecret {
-			return nil, fmt.Errorf("open %s: its secret has %d bytes, it needs %d\nhint: openssl rand -hex 32 > %s", what, len(secret), minSecret, o.SecretFile)
+			return nil, fmt.Errorf("open %s: its secret has %d bytes, it needs %d\nhint: openssl rand -hex 32 > %s", c.what, len(secret), minSecret, o.SecretFile)
 		}
 		w.secret = []byte(secret)
-	}
-	if w.courier, err = newCourier(what, address, o.Client, o.Now, secret); err != nil {
-		return nil, err
 	}
 	return w, nil
 }
