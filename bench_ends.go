@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -18,9 +17,8 @@ import (
 )
 
 const (
-	stageCards    = 40
-	insertsAtOnce = 4 // as many as the store lets run
-	rawTable      = "bench_samples"
+	stageCards = 40
+	rawTable   = "bench_samples"
 )
 
 // notify publishes findings one after another, each once the card of the one before is at Slack's door.
@@ -69,25 +67,24 @@ func (s *stageRun) notify(ctx context.Context, js jetstream.JetStream) error {
 	return nil
 }
 
-// intoClickHouse stores the last block again and again under other tokens, and then the same rows as bytes that the engine wrote itself.
+// intoClickHouse stores the last block again and again under other tokens, and then the same rows as bytes that the engine wrote itself; one
+// insert after another, as the seat of the events does.
 func (s *stageRun) intoClickHouse(ctx context.Context) error {
 	block := 0
 	for began := time.Now(); time.Since(began) < s.stageTime; {
-		if err := s.time("insert", s.samples*insertsAtOnce, func() error {
-			return together(func(n int) error {
-				for _, rows := range sink.Join(sink.Block{Messages: s.messages}) {
-					if err := s.clickhouse.InsertRows(ctx, fmt.Sprintf("stage-%d-%d:%s", block, n, rows.Table), rows); err != nil {
-						return err
-					}
+		if err := s.time("insert", s.samples, func() error {
+			for _, rows := range sink.Join(sink.Block{Messages: s.messages}) {
+				if err := s.clickhouse.InsertRows(ctx, fmt.Sprintf("stage-%d:%s", block, rows.Table), rows); err != nil {
+					return err
 				}
-				return nil
-			})
+			}
+			return nil
 		}); err != nil {
 			return err
 		}
 		block++
 	}
-	s.benchRun.result.Stages = append(s.benchRun.result.Stages, s.result("insert", "worker-samples, 4 at once", "sink.Join and sink.ClickHouse.InsertRows"))
+	s.benchRun.result.Stages = append(s.benchRun.result.Stages, s.result("insert", "worker-samples, block after block", "sink.Join and sink.ClickHouse.InsertRows"))
 	ask := func(query string, body []byte) ([]byte, error) {
 		if body == nil {
 			return s.ask(ctx, engine.RoleWriter, query, nil)
@@ -102,11 +99,9 @@ func (s *stageRun) intoClickHouse(ctx context.Context) error {
 		return err
 	}
 	for began := time.Now(); time.Since(began) < s.stageTime; {
-		if err := s.time("raw insert", s.samples*insertsAtOnce, func() error {
-			return together(func(int) error {
-				_, err := ask("INSERT INTO lowtide."+rawTable+" SETTINGS insert_deduplicate = 0 FORMAT Native", rows)
-				return err
-			})
+		if err := s.time("raw insert", s.samples, func() error {
+			_, err := ask("INSERT INTO lowtide."+rawTable+" SETTINGS insert_deduplicate = 0 FORMAT Native", rows)
+			return err
 		}); err != nil {
 			return err
 		}
@@ -116,15 +111,4 @@ func (s *stageRun) intoClickHouse(ctx context.Context) error {
 	s.benchRun.result.Ceilings = append(s.benchRun.result.Ceilings, raw)
 	_, err = ask("DROP TABLE lowtide."+rawTable, nil)
 	return err
-}
-
-// together runs as many inserts as the store does.
-func together(do func(n int) error) error {
-	var running sync.WaitGroup
-	faults := make([]error, insertsAtOnce)
-	for n := range insertsAtOnce {
-		running.Go(func() { faults[n] = do(n) })
-	}
-	running.Wait()
-	return errors.Join(faults...)
 }
