@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"lowtide/event"
+	"lowtide/processor/broker"
 	"lowtide/processor/broker/brokertest"
 )
 
@@ -145,4 +147,107 @@ func TestJoinTellsTheLoadOfTheInstance(t *testing.T) {
 			t.Errorf("row %d: block %v", row, got)
 		}
 	}
+}
+
+// slowFiller is a memory whose first fill, if it is to hang, lasts as long as it may.
+type slowFiller struct {
+	*memory
+	hang  bool
+	begun chan struct{} // closed by the first fill
+
+	mutex sync.Mutex
+	calls []string
+	ends  error // why the first was over
+}
+
+func (f *slowFiller) Fill(ctx context.Context, token string, after, upTo uint64) error {
+	f.mutex.Lock()
+	f.calls = append(f.calls, fmt.Sprintf("%s %d-%d", token, after, upTo))
+	first := len(f.calls) == 1
+	f.mutex.Unlock()
+	if !first {
+		return nil
+	}
+	close(f.begun)
+	if !f.hang {
+		return nil
+	}
+	<-ctx.Done()
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	f.ends = ctx.Err()
+	return f.ends
+}
+
+// Whatever ends the serving of a seat ends the fill beside it, too, rather than to wait for it; and the step is done again as it was.
+func TestPartingEndsTheFill(t *testing.T) {
+	start := func(t *testing.T, js jetstream.JetStream, store Store, fence uint64) (ended chan error, stop func()) {
+		s := NewStorer(js, store, nil)
+		s.linger, s.fillEvery = 5*time.Millisecond, time.Millisecond
+		ctx, cancel := context.WithCancel(t.Context())
+		ended = make(chan error, 1)
+		go func() { ended <- s.Run(ctx, eventsSeat, fence) }()
+		return ended, cancel
+	}
+	t.Run("the broker fails", func(t *testing.T) {
+		t.Parallel()
+		_, _, js := brokertest.Start(t)
+		fleet, shaky := fleetOf{t, js}, &faulty{JetStream: js}
+		store := &slowFiller{memory: newMemory(), hang: true, begun: make(chan struct{})}
+		fleet.publish(fleet.message("gpu-1", 1))
+		ended, stop := start(t, shaky, store, 0)
+		await(t, store.begun, "the first fill")
+		shaky.fail.Store(1)
+		fleet.publish(fleet.message("gpu-1", 2))
+		await(t, store.when(hostTick("gpu-1", 2)), "what the broker did not let plan")
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if !errors.Is(store.ends, context.Canceled) {
+			t.Errorf("the fill was over by %v, want that it is ended", store.ends)
+		}
+		if len(store.calls) < 2 || store.calls[0] != store.calls[1] {
+			t.Errorf("filled were %q; the first was ended and must be done again", store.calls)
+		}
+	})
+	t.Run("the seat is another's", func(t *testing.T) {
+		t.Parallel()
+		_, _, js := brokertest.Start(t)
+		fleet, kept := fleetOf{t, js}, newMemory()
+		former := &slowFiller{memory: kept, hang: true, begun: make(chan struct{})}
+		next := &slowFiller{memory: kept, begun: make(chan struct{})}
+		fleet.publish(fleet.message("gpu-1", 1))
+		ended, _ := start(t, js, former, 5)
+		await(t, former.begun, "the first fill")
+		// Settled, nothing of its own is left to be written that would tell it whose the seat is.
+		bucket, err := js.KeyValue(t.Context(), broker.BucketBlocks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for settled := false; !settled; {
+			p, _, err := readPlan(t.Context(), bucket, "block."+broker.StoreName)
+			if err = errors.Join(err, pause(t.Context(), 50*time.Millisecond)); err != nil {
+				t.Fatal(err)
+			}
+			settled = p.Block == nil
+		}
+		nextEnded, stop := start(t, js, next, 6)
+		await(t, next.begun, "the fill of the next owner")
+		fleet.publish(fleet.message("gpu-1", 2))
+		if err := <-ended; !errors.Is(err, ErrFenced) {
+			t.Errorf("the former owner: %v, want ErrFenced", err)
+		}
+		await(t, kept.when(hostTick("gpu-1", 2)), "what the next owner stores")
+		stop()
+		if err := <-nextEnded; err != nil {
+			t.Error(err)
+		}
+		if !errors.Is(former.ends, context.Canceled) || len(former.calls) != 1 {
+			t.Errorf("the former owner's fill was over by %v, and filled were %q; want that it is ended, and no other begun", former.ends, former.calls)
+		}
+		if next.calls[0] != former.calls[0] {
+			t.Errorf("the next owner filled %q, want the step that was begun, %q", next.calls, former.calls)
+		}
+	})
 }

@@ -66,20 +66,20 @@ func newRun(s *Storer, seat int, fence uint64) *run {
 }
 
 // serve takes the seat's entry over, finishes the block that was planned, and goes on from there until ctx ends or something fails.
-func (r *run) serve(ctx context.Context) error {
+func (r *run) serve(ctx context.Context) (ended error) {
 	if err := r.open(ctx); err != nil {
 		return err
 	}
-	watching, stop := context.WithCancel(ctx)
+	ctx, stop := context.WithCancel(ctx) // also of the step that is being filled, which parting waits for
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		r.watch(watching)
+		r.watch(ctx)
 	}()
 	defer func() {
 		stop()
 		<-watched
-		r.part()
+		r.part(ended)
 	}()
 	if err := r.recover(ctx); err != nil {
 		return err
@@ -375,11 +375,17 @@ func (r *run) saveMarks(ctx context.Context, every time.Duration) error {
 	return err
 }
 
-// part leaves the entry as the next owner should find it. What it cannot write costs that owner a little work only.
-func (r *run) part() {
+// part leaves the entry as the next owner should find it. What it cannot write costs that owner a little work only. It is told how serving ended.
+func (r *run) part(ended error) {
 	ctx, cancel := context.WithTimeout(context.Background(), partingLimit)
 	defer cancel()
-	err := r.settle(ctx)
+	var err error
+	if errors.Is(ended, ErrFenced) {
+		err = ended // the broker need not be asked whose the seat is
+	}
+	if err == nil {
+		err = r.settle(ctx)
+	}
 	if err == nil {
 		err = r.saveMarks(ctx, 0)
 	}
