@@ -37,7 +37,8 @@ func (p *plan) number(b *bounds, now time.Time) {
 	}
 	p.Number = b.Number
 	last := len(p.Unfilled) - 1
-	if last >= 0 && !p.Unfilled[last].Begun && p.Unfilled[last].Events+b.Events <= fillEvents {
+	// A plan with more steps than may be read back would end storing for good: then the last one becomes larger than it should.
+	if full := len(p.Unfilled) >= maxSteps; last >= 0 && !p.Unfilled[last].Begun && (full || p.Unfilled[last].Events+b.Events <= fillEvents) {
 		p.Unfilled = append(p.Unfilled[:last:last], step{To: b.Number, Events: p.Unfilled[last].Events + b.Events})
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	json "github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go/jetstream"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -119,6 +120,25 @@ func TestNumbersAndSteps(t *testing.T) {
 	add(1, at.Add(2*time.Second))
 	if len(p.Unfilled) != 3 || p.Unfilled[1].To != 2000 {
 		t.Errorf("a step that was begun grew: %v", p.Unfilled)
+	}
+}
+
+// However long the rollups cannot be filled, the plan can be read back: storing does not end with them.
+func TestStepsAreBounded(t *testing.T) {
+	p := plan{Version: planVersion}
+	for n := range maxSteps + 10 {
+		p.number(&bounds{Events: fillEvents}, tick.Add(time.Duration(n)*time.Second))
+	}
+	text, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := decodePlan(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := back.Unfilled[len(back.Unfilled)-1]; last.To != p.Number {
+		t.Errorf("the last step is up to %d, the newest block is %d", last.To, p.Number)
 	}
 }
 
