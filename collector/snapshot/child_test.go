@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -105,6 +106,22 @@ func TestChildrenOfChildren(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "exit status 3") {
 			t.Errorf("the tests as a child, %v: %v", args, err)
 		}
+	}
+}
+
+// Nor may one that lost the mark on the way run the tests, which would start it again, generation after generation.
+func TestChildWithoutItsMark(t *testing.T) {
+	const nowhere = "TMPDIR=/nonexistent" // ends the tests of a child that runs them all the same
+	if slices.Contains(os.Environ(), nowhere) {
+		t.Fatal("a child runs the tests")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	command := exec.CommandContext(ctx, os.Args[0], "child", "read")
+	command.Env = []string{nowhere}
+	said, err := command.CombinedOutput()
+	if err == nil || !strings.Contains(string(said), "without its mark") {
+		t.Errorf("%v: %s", err, said)
 	}
 }
 

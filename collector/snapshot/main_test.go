@@ -15,8 +15,12 @@ import (
 
 // The test binary is also each of the children that the tests start: `test.binary child BEHAVIOUR`.
 func TestMain(m *testing.M) {
-	switch {
-	case os.Getenv(childMark) == "":
+	switch marked := os.Getenv(childMark) != ""; {
+	case !marked && len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-"):
+		// Whatever is wrong with the environment that a child is given: it must not run the tests that start it, over and over.
+		fmt.Fprintln(os.Stderr, "error: started as a child without its mark")
+		unix.Exit(3)
+	case !marked:
 		os.Exit(m.Run())
 	case len(os.Args) < 3 || os.Args[1] != "child":
 		fmt.Fprintln(os.Stderr, "error: a child does not run the tests")
