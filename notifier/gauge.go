@@ -110,6 +110,16 @@ func (g *Gauge) tell(sender string, step Step) {
 	delete(g.broken, sender)
 }
 
+// answered notes that a sender works, though it was told nothing.
+func (g *Gauge) answered(sender string) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.broken, sender)
+}
+
 // fail notes a call that a sender did not take at a time, and until when it asked to wait; zero for no wish.
 func (g *Gauge) fail(sender string, err error, at, until time.Time) {
 	if g == nil {
@@ -124,6 +134,10 @@ func (g *Gauge) fail(sender string, err error, at, until time.Time) {
 		g.broken = map[string]trouble{}
 	}
 	g.failed[sender]++
+	if errors.Is(err, ErrGone) { // it works, and says so of one message; there may be nothing left to tell it
+		delete(g.broken, sender)
+		return
+	}
 	one, known := g.broken[sender]
 	if !known {
 		one.since = at

@@ -3,6 +3,7 @@ package notifier
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -127,5 +128,37 @@ func TestGaugeNamesBrokenOutputs(t *testing.T) {
 		": no answer in time; 2 incidents wait since " + clock(at(10*time.Minute))
 	if err := g.Well(); err == nil || err.Error() != want {
 		t.Errorf("%v\nwant %s", err, want)
+	}
+}
+
+// An output whose message somebody took away works: no metric says until its next message that it takes nothing.
+func TestGaugeKnowsThatAMediumWithoutAMessageWorks(t *testing.T) {
+	g := new(Gauge)
+	g.fail("slack", errors.New("no answer in time"), time.Now(), time.Time{})
+	g.fail("slack", &Failure{Err: fmt.Errorf("edit: %w: message_not_found", ErrGone)}, time.Now(), time.Time{})
+	if one, is := g.broken["slack"]; is {
+		t.Errorf("broken since %v: %s", one.since, one.cause)
+	}
+	if g.failed["slack"] != 2 {
+		t.Errorf("%v calls failed, want 2", g.failed["slack"])
+	}
+}
+
+// A reply whose sending had no answer, and which the thread has, is all there was to tell: the medium is not broken.
+func TestGaugeKnowsThatAMediumThatFoundAReplyWorks(t *testing.T) {
+	b, m := newBroker(t), newForum()
+	d := deskOn(t, b, m, routing{})
+	d.o.Gauge = new(Gauge)
+	d.foldAll(t, leak())
+	d.settle(t, &m.medium)
+	d.foldAll(t, paged())
+	m.cut = func() error { return errors.New("no answer") }
+	for range 3 {
+		m.now = m.now.Add(d.deliver(t.Context()))
+	}
+	m.cut = nil
+	d.settle(t, &m.medium)
+	if d.o.Gauge.failed["slack"] == 0 || len(d.o.Gauge.broken) > 0 || len(m.all()) != 1 {
+		t.Errorf("%v calls failed, broken are %v, the thread says %q", d.o.Gauge.failed, d.o.Gauge.broken, m.all())
 	}
 }

@@ -177,6 +177,7 @@ func (d *desk) recovered(ctx context.Context, out *outlet, e *entry, receipt Rec
 		d.failed(out, e, err)
 		return
 	case found:
+		d.o.Gauge.answered(name)
 		next = Delivery{Status: told, Receipt: receipt, Said: e.record.deliveries[name].Said}
 	}
 	e.record.deliveries[name] = next

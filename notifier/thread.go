@@ -206,6 +206,9 @@ func (d *desk) listened(ctx context.Context, out *outlet, e *entry, found bool, 
 		d.failed(out, e, err)
 		return
 	}
+	if err == nil {
+		d.o.Gauge.answered(name)
+	}
 	if found {
 		delivery = delivery.said(d.o.Now())
 	}
