@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -139,6 +140,14 @@ func TestStepsAreBounded(t *testing.T) {
 	}
 	if last := back.Unfilled[len(back.Unfilled)-1]; last.To != p.Number {
 		t.Errorf("the last step is up to %d, the newest block is %d", last.To, p.Number)
+	}
+}
+
+// A fill that nobody waits for any more ends at the server too, rather than run beside the next one.
+func TestFillsEndAtTheServer(t *testing.T) {
+	statement := fill{rollup: "r", source: "s", query: "SELECT a\nFROM d.s\n"}.added("d", "token", []rollupColumn{{name: "a"}}, 1, 2)
+	if want := fmt.Sprintf("max_execution_time = %d,", int(fillLimit.Seconds())); !strings.Contains(statement, want) {
+		t.Errorf("%s\nwant %s", statement, want)
 	}
 }
 

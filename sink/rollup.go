@@ -83,10 +83,10 @@ func (f fill) added(database, token string, columns []rollupColumn, after, upTo 
 	}
 	query := strings.ReplaceAll(f.of(database, fmt.Sprintf("block > %d AND block <= %d", after, upTo)), tickLoad, "load")
 	query, _, _ = strings.Cut(query, "\nWINDOW ")
-	return fmt.Sprintf("INSERT INTO %s.%s (%s) SELECT %s FROM (\n%s\n) GROUP BY %s SETTINGS max_threads = 2, max_insert_threads = 1, "+
+	return fmt.Sprintf("INSERT INTO %s.%s (%s) SELECT %s FROM (\n%s\n) GROUP BY %s SETTINGS max_threads = 2, max_insert_threads = 1, max_execution_time = %d, "+
 		"min_insert_block_size_rows = 100000000, min_insert_block_size_bytes = 1073741824, max_partitions_per_insert_block = 0, "+
 		"max_bytes_before_external_group_by = 268435456, insert_deduplication_token = '%s:%s'",
-		database, f.rollup, strings.Join(names, ", "), strings.Join(values, ", "), query, strings.Join(keys, ", "), token, f.rollup)
+		database, f.rollup, strings.Join(names, ", "), strings.Join(values, ", "), query, strings.Join(keys, ", "), int(fillLimit.Seconds()), token, f.rollup)
 }
 
 // rollupColumn is a column with the function that puts its values together, "" for a part of the key.
