@@ -23,6 +23,7 @@ const (
 
 // step is a run of stored blocks that the rollups do not have yet, up to and with one number.
 type step struct {
+	From   uint64 `json:"from,omitempty"` // number of its first block, which is when that was planned; 0 in plans of an earlier version
 	To     uint64 `json:"to"`
 	Events int    `json:"events"`
 	Begun  bool   `json:"begun,omitempty"` // it may be in some rollups already, so that it must be filled as it is
@@ -39,10 +40,18 @@ func (p *plan) number(b *bounds, now time.Time) {
 	last := len(p.Unfilled) - 1
 	// A plan with more steps than may be read back would end storing for good: then the last one becomes larger than it should.
 	if full := len(p.Unfilled) >= maxSteps; last >= 0 && !p.Unfilled[last].Begun && (full || p.Unfilled[last].Events+b.Events <= fillEvents) {
-		p.Unfilled = append(p.Unfilled[:last:last], step{To: b.Number, Events: p.Unfilled[last].Events + b.Events})
+		p.Unfilled = append(p.Unfilled[:last:last], step{From: p.Unfilled[last].From, To: b.Number, Events: p.Unfilled[last].Events + b.Events})
 		return
 	}
-	p.Unfilled = append(p.Unfilled[:last+1:last+1], step{To: b.Number, Events: b.Events})
+	p.Unfilled = append(p.Unfilled[:last+1:last+1], step{From: b.Number, To: b.Number, Events: b.Events})
+}
+
+// behind is since when the rollups lack something, as far as the plan tells.
+func (p *plan) behind(now time.Time) time.Time {
+	if len(p.Unfilled) == 0 || p.Unfilled[0].From == 0 {
+		return now
+	}
+	return time.UnixMilli(int64(min(p.Unfilled[0].From, uint64(max(now.UnixMilli(), 1)))))
 }
 
 // fill brings the rollups up to what is stored, a step at a time, when that is due; meanwhile the next block is stored. What fails is tried again
@@ -61,7 +70,7 @@ func (r *run) fill(ctx context.Context) error {
 		return nil
 	}
 	now := r.owner.now()
-	if r.gauge.unfilled(now); now.Before(r.fillAt) {
+	if r.gauge.unfilled(plan.behind(now)); now.Before(r.fillAt) {
 		return nil
 	}
 	if !plan.Unfilled[0].Begun {
@@ -104,7 +113,7 @@ func (r *run) filled(ctx context.Context, err error) error {
 	if len(next.Unfilled) > 1 { // more than what has come since
 		r.fillAt = time.Time{}
 	}
-	r.gauge.filled(r.owner.now(), len(next.Unfilled) == 0)
+	r.gauge.filled(next.behind(r.owner.now()), len(next.Unfilled) == 0)
 	return r.record(ctx, next)
 }
 

@@ -114,8 +114,15 @@ func TestNumbersAndSteps(t *testing.T) {
 	if a, b, c := add(fillEvents/2, at), add(fillEvents/2, at.Add(-time.Hour)), add(1, at.Add(time.Second)); a != 1000 || b != 1001 || c != 2000 {
 		t.Errorf("numbers %d, %d, %d; want 1000, 1001, 2000", a, b, c)
 	}
-	if p.Filled != 999 || fmt.Sprint(p.Unfilled) != fmt.Sprint([]step{{To: 1001, Events: fillEvents}, {To: 2000, Events: 1}}) {
+	if p.Filled != 999 || fmt.Sprint(p.Unfilled) != fmt.Sprint([]step{{From: 1000, To: 1001, Events: fillEvents}, {From: 2000, To: 2000, Events: 1}}) {
 		t.Errorf("filled up to %d, not %v", p.Filled, p.Unfilled)
+	}
+	now := at.Add(time.Hour)
+	if since := p.behind(now); !since.Equal(at) {
+		t.Errorf("behind since %v, want the first block's time %v", since, at)
+	}
+	if rest := (&plan{Unfilled: p.Unfilled[1:]}); !rest.behind(now).Equal(at.Add(time.Second)) {
+		t.Errorf("with one step filled, behind since %v", rest.behind(now))
 	}
 	p.Unfilled[1].Begun = true
 	add(1, at.Add(2*time.Second))

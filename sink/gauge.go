@@ -69,18 +69,18 @@ func (g *gauge) stored(last uint64) {
 	g.with(func() { g.storedTo, g.oldest = last, time.Time{} })
 }
 
-// unfilled notes that the rollups lack something; filled, that they got some of it, or all.
-func (g *gauge) unfilled(now time.Time) {
+// unfilled notes since when the rollups lack something; filled, since when they do after they got some of it, or all.
+func (g *gauge) unfilled(since time.Time) {
 	g.with(func() {
 		if g.behind.IsZero() {
-			g.behind = now
+			g.behind = since
 		}
 	})
 }
 
-func (g *gauge) filled(now time.Time, all bool) {
+func (g *gauge) filled(since time.Time, all bool) {
 	g.with(func() {
-		if g.behind = now; all {
+		if g.behind = since; all {
 			g.behind = time.Time{}
 		}
 	})
