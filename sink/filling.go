@@ -16,8 +16,8 @@ type Filler interface {
 
 const (
 	fillEvery  = 15 * time.Second
-	fillLimit  = 30 * time.Second // storing waits for it
-	fillEvents = 2_000_000        // of one step, about 400,000 rows, which bounds the memory
+	fillLimit  = 2 * time.Minute // of a step, which takes seconds: all rollups begin anew when it is over
+	fillEvents = 2_000_000       // of one step, about 400,000 rows, which bounds the memory
 	maxSteps   = 10_000
 )
 

@@ -68,7 +68,13 @@ func connect(address, name string, log *slog.Logger, options ...nats.Option) (*n
 			}
 		}),
 		nats.ReconnectHandler(func(*nats.Conn) { log.Info("broker is back", "connection", name) }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		nats.ErrorHandler(func(_ *nats.Conn, s *nats.Subscription, err error) {
+			if errors.Is(err, nats.ErrSlowConsumer) && s != nil && strings.HasPrefix(s.Subject, nats.InboxPrefix) {
+				// A pull has room for the messages it asks for, and none for the word that ends it. Readers of streams look at the numbers of
+				// what they are given, and read again what is missing.
+				log.Debug("a reader of a stream had no room", "connection", name, "subject", s.Subject)
+				return
+			}
 			log.Warn("broker reports an error", "connection", name, "error", err)
 		}),
 	}, options...)
