@@ -331,6 +331,9 @@ func (s *stageRun) throughBroker(ctx context.Context, js jetstream.JetStream) er
 	return nil
 }
 
+// fetchedAtOnce keeps what all partitions ask for at once, messages of 8 KiB, below the 64 MiB behind which the broker gives a client up as too slow.
+const fetchedAtOnce = 64
+
 // consume reads the whole stream over a consumer for each partition.
 func (s *stageRun) consume(ctx context.Context, js jetstream.JetStream, stage, name string, units float64, decode bool) error {
 	consumers := make([]jetstream.Consumer, event.PartitionCount)
@@ -351,7 +354,7 @@ func (s *stageRun) consume(ctx context.Context, js jetstream.JetStream, stage, n
 			reading.Go(func() {
 				reader := event.NewBatchReader()
 				for left[p] > 0 && faults[p] == nil {
-					messages, err := c.Fetch(int(min(500, left[p])), jetstream.FetchMaxWait(30*time.Second))
+					messages, err := c.Fetch(int(min(fetchedAtOnce, left[p])), jetstream.FetchMaxWait(30*time.Second))
 					if err != nil {
 						faults[p] = err
 						return

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -337,6 +338,9 @@ func freePort() (int, error) {
 	const first, last = 15000, 32000
 	for range 100 {
 		port := first + rand.IntN(last-first)
+		if _, given := givenPorts.LoadOrStore(port, true); given {
+			continue
+		}
 		listener, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
 		if err != nil {
 			continue
@@ -345,3 +349,6 @@ func freePort() (int, error) {
 	}
 	return 0, fmt.Errorf("find a port: none of a hundred between %d and %d is free", first, last)
 }
+
+// givenPorts are those that a run of this process has: a process that was killed wants its own again, which was free meanwhile.
+var givenPorts sync.Map
