@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// shelfPatience is how long Take waits for a judge that has not read the message yet. A judge that lets it wait so long is not waited for again
-// until it has come to that message.
+// shelfPatience is how long Take waits for a judge that has not read the message yet. Once it has waited so long, no judge is waited for that has not
+// come to that place of the stream.
 const shelfPatience = 200 * time.Millisecond
 
 // Shelf holds the batches that the judges of a process have decoded until the store, which reads the same stream, comes by and need not decode them
@@ -144,7 +144,11 @@ func (s *Shelf) Take(ctx context.Context, partition int, sequence uint64, at tim
 		s.mu.Lock()
 		s.come = nil
 		if one, there = s.batches[key]; !there && s.judged[partition].last < sequence {
-			s.judged[partition].late = sequence
+			for i := range s.judged { // where all stand still, waiting for each in turn would be waiting for seconds
+				if s.judged[i].last < sequence {
+					s.judged[i].late = sequence
+				}
+			}
 		}
 	}
 	defer s.mu.Unlock()

@@ -107,7 +107,7 @@ func TestShelfIsBounded(t *testing.T) {
 // The store waits for a judge that is here and will come to the message, once in vain, and for nobody else.
 func TestShelfWaitsForTheJudge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := wantedShelf(0, 1)
+		s := wantedShelf(0, 1, 3)
 		took := func(partition int, sequence uint64) (time.Duration, bool) {
 			began := time.Now()
 			_, ok := s.Take(t.Context(), partition, sequence, shelfTime)
@@ -128,6 +128,7 @@ func TestShelfWaitsForTheJudge(t *testing.T) {
 			{"the judge is past it", 0, 9, 0, false},
 			{"the judge does not come", 1, 11, shelfPatience, false},
 			{"nor is it waited for again", 1, 12, 0, false},
+			{"nor another one that has not come there", 3, 12, 0, false},
 			{"another process judges it", 2, 13, 0, false},
 		} {
 			if d, ok := took(c.partition, c.sequence); d != c.took || ok != c.ok {
