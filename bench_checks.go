@@ -39,6 +39,7 @@ func (r *benchRun) conclude(a, b moment) {
 		out.Carries = out.PerSecond / ours * float64(out.CPUs)
 	}
 	if millions := out.PerSecond / 1e6; millions > 0 {
+		out.Kernel, out.Garbage = (b.own.Kernel-a.own.Kernel).Seconds()/took/millions, (b.own.Garbage-a.own.Garbage).Seconds()/took/millions
 		out.CPU = bench.CPU{Own: out.Busy.Own / millions, Engine: out.Busy.Engine / millions, Fleet: out.Busy.Fleet / millions}
 	}
 	if samples > 0 {

@@ -200,6 +200,7 @@ func (r *benchRun) usages(m *moment) (err error) {
 	if m.own, err = bench.ReadUsage("/proc", os.Getpid()); err != nil {
 		return err
 	}
+	m.own.Garbage = bench.OwnGarbage()
 	if r.load.pid != os.Getpid() {
 		if m.fleet, err = bench.ReadUsage("/proc", r.load.pid); err != nil {
 			return err

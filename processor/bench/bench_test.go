@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -25,14 +26,24 @@ func TestReadUsageOfThisProcess(t *testing.T) {
 	}
 }
 
+func TestCollectingGarbageTakesTime(t *testing.T) {
+	before := OwnGarbage()
+	for range 3 {
+		runtime.GC()
+	}
+	if after := OwnGarbage(); after <= before {
+		t.Errorf("three collections took %v", after-before)
+	}
+}
+
 func TestParse(t *testing.T) {
 	// The second field is the name, which may hold spaces and parentheses; 14 and 15 are 250 and 50 ticks.
-	cpu, err := parseCPU([]byte("17 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20"))
-	if err != nil || cpu != 3*time.Second {
-		t.Errorf("%v, %v", cpu, err)
+	cpu, kernel, err := parseCPU([]byte("17 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20"))
+	if err != nil || cpu != 3*time.Second || kernel != time.Second/2 {
+		t.Errorf("%v, %v in the kernel, %v", cpu, kernel, err)
 	}
 	for _, bad := range []string{"", "17 (a", "17 (a) S 1", "17 (a) S 1 2 3 4 5 6 7 8 9 10 x 50 0"} {
-		if _, err := parseCPU([]byte(bad)); err == nil {
+		if _, _, err := parseCPU([]byte(bad)); err == nil {
 			t.Errorf("%q is read", bad)
 		}
 	}
@@ -58,8 +69,8 @@ func TestParseMachine(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("17 (a) S 1 2 3 4 5 6 7 8 9 10 250 50 0"), []byte("VmRSS: 1 kB"))
 	f.Fuzz(func(t *testing.T, stat, status []byte) {
-		if cpu, err := parseCPU(stat); err != nil && cpu != 0 {
-			t.Errorf("%v with %v", cpu, err)
+		if cpu, kernel, err := parseCPU(stat); err != nil && cpu+kernel != 0 {
+			t.Errorf("%v, %v with %v", cpu, kernel, err)
 		}
 		parseStatus(status, "VmRSS:")
 		if busy, err := parseMachine(stat); err != nil && busy != 0 {

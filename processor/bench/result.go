@@ -33,9 +33,11 @@ type Result struct {
 	SamplesPerMessage  float64 `json:"worker_samples_per_message"`
 
 	CPU       CPU     `json:"cpu_seconds_per_million"`
-	Others    float64 `json:"others_cores"`       // processor seconds a second that other programs of this machine took
-	Carries   float64 `json:"carries_per_second"` // worker-samples a second for all CPUs at this cost: what it would be, had nobody else taken any
-	Busy      CPU     `json:"cores"`              // processor seconds a second
+	Others    float64 `json:"others_cores"`                    // processor seconds a second that other programs of this machine took
+	Carries   float64 `json:"carries_per_second"`              // worker-samples a second for all CPUs at this cost: what it would be, had nobody else taken any
+	Busy      CPU     `json:"cores"`                           // processor seconds a second
+	Kernel    float64 `json:"own_kernel_seconds_per_million"`  // of CPU.Own
+	Garbage   float64 `json:"own_garbage_seconds_per_million"` // of CPU.Own, by Go's own estimate
 	Bytes     Bytes   `json:"bytes_per_worker_sample"`
 	Memory    Memory  `json:"memory"`
 	Backlog   Growth  `json:"backlog"`

@@ -24,6 +24,7 @@ func (r *Result) Write(to io.Writer) error {
 	}
 	line("backlog\t%s messages at first, %s at last, %s at most\t%+.0f/s", count(r.Backlog.Start), count(r.Backlog.End), count(r.Backlog.Most), r.Backlog.PerSecond)
 	line("CPU seconds/million\t%.1f own, %.1f engine, %.1f simulated hosts\tcores busy: %.2f, %.2f, %.2f", r.CPU.Own, r.CPU.Engine, r.CPU.Fleet, r.Busy.Own, r.Busy.Engine, r.Busy.Fleet)
+	line("  of own\t%.1f in the kernel, %.1f collecting garbage by Go's estimate", r.Kernel, r.Garbage)
 	line("other programs\t%.2f cores\tat this cost %d CPUs of its own would carry %s worker-samples/s", r.Others, r.CPUs, count(r.Carries))
 	line("bytes/worker-sample\t%.0f payload, %.0f wire, %.0f stream (%.0f on disk), %.0f ClickHouse (%.0f all tables)", r.Bytes.Payload, r.Bytes.Wire, r.Bytes.Stream, r.Bytes.StreamDisk, r.Bytes.Samples, r.Bytes.AllTables)
 	line("memory, own\t%s RSS peak, %s live heap (%s idle)\tper 1,000 workers %s RSS peak, %s heap", size(float64(r.Memory.OwnPeakRSS)), size(float64(r.Memory.Heap)), size(float64(r.Memory.IdleHeap)), size(r.Memory.PeakRSSPer1000), size(r.Memory.HeapPer1000))

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/metrics"
 	"strconv"
 	"syscall"
 	"time"
@@ -16,6 +17,8 @@ import (
 // Usage is what a process has taken so far.
 type Usage struct {
 	CPU     time.Duration // user and system, of all its threads
+	Kernel  time.Duration // of CPU, in the kernel
+	Garbage time.Duration // of CPU, collecting garbage; see OwnGarbage, 0 of other processes
 	RSS     uint64        // bytes now
 	PeakRSS uint64        // bytes at most
 }
@@ -31,7 +34,7 @@ func ReadUsage(proc string, pid int) (Usage, error) {
 		return Usage{}, fmt.Errorf("read processor time: %w", err)
 	}
 	var u Usage
-	if u.CPU, err = parseCPU(stat); err != nil {
+	if u.CPU, u.Kernel, err = parseCPU(stat); err != nil {
 		return Usage{}, fmt.Errorf("read processor time of %d: %w", pid, err)
 	}
 	status, err := os.ReadFile(dir + "/status")
@@ -44,24 +47,24 @@ func ReadUsage(proc string, pid int) (Usage, error) {
 
 // parseCPU reads utime and stime, the 14th and 15th field; the second, the name, may hold anything, so that it is passed by its last
 // parenthesis.
-func parseCPU(stat []byte) (time.Duration, error) {
+func parseCPU(stat []byte) (all, kernel time.Duration, err error) {
 	end := bytes.LastIndexByte(stat, ')')
 	if end < 0 {
-		return 0, errors.New("no name in stat")
+		return 0, 0, errors.New("no name in stat")
 	}
 	fields := bytes.Fields(stat[end+1:])
 	if len(fields) < 13 {
-		return 0, fmt.Errorf("stat has %d fields after the name, want 13", len(fields))
+		return 0, 0, fmt.Errorf("stat has %d fields after the name, want 13", len(fields))
 	}
-	ticks := uint64(0)
 	for _, f := range fields[11:13] {
-		n, err := strconv.ParseUint(string(f), 10, 63)
+		ticks, err := strconv.ParseUint(string(f), 10, 63)
 		if err != nil {
-			return 0, fmt.Errorf("stat has %q ticks", f)
+			return 0, 0, fmt.Errorf("stat has %q ticks", f)
 		}
-		ticks += n
+		kernel = time.Duration(ticks) * clockTick
+		all += kernel
 	}
-	return time.Duration(ticks) * clockTick, nil
+	return all, kernel, nil
 }
 
 // parseStatus reads a field in kB, 0 where there is none.
@@ -86,6 +89,17 @@ func OwnCPU() (time.Duration, error) {
 		return 0, fmt.Errorf("read own processor time: %w", err)
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
+}
+
+// OwnGarbage is what this process has spent collecting garbage, as Go's runtime estimates it: from where its collector runs on a thread that
+// could run something else, which the kernel may have given to another program. It moves at the end of a collection only.
+func OwnGarbage() time.Duration {
+	sample := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}}
+	metrics.Read(sample)
+	if sample[0].Value.Kind() != metrics.KindFloat64 {
+		return 0
+	}
+	return time.Duration(sample[0].Value.Float64() * float64(time.Second))
 }
 
 // MachineCPU is the processor time of the whole machine that was not idle, of all its processors and programs.
