@@ -379,11 +379,8 @@ func (r *run) saveMarks(ctx context.Context, every time.Duration) error {
 func (r *run) part(ended error) {
 	ctx, cancel := context.WithTimeout(context.Background(), partingLimit)
 	defer cancel()
-	var err error
-	if errors.Is(ended, ErrFenced) {
-		err = ended // the broker need not be asked whose the seat is
-	}
-	if err == nil {
+	err := ended
+	if !errors.Is(ended, ErrFenced) { // else the broker need not be asked whose the seat is
 		err = r.settle(ctx)
 	}
 	if err == nil {

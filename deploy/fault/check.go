@@ -125,7 +125,7 @@ func (w *world) checkArrival(s *state, l *ledger) {
 				gaveUp = gaveUp || excused[name]
 			}
 		}
-		if arrived != len(c.part.events) && !gaveUp {
+		if played := len(c.part.events); arrived > played || arrived < played && !gaveUp {
 			s.blame("collector %s played %d events, and %d arrived", c.part.name, len(c.part.events), arrived)
 		}
 	}
